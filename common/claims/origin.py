@@ -1,0 +1,74 @@
+"""Where a result comes from: command, commit, machine, date and library versions."""
+
+import os
+import platform
+import re
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from common.claims.schema import Origin
+
+ROOT = Path(__file__).parents[2]
+LIBRARIES = ("torch", "numpy", "transformers", "megatron-core")
+
+
+def origin_of(command: str) -> Origin:
+    """The origin of what this process produces now, run as `command`."""
+    return Origin(
+        command=command,
+        commit=commit(ROOT),
+        machine=machine(),
+        date=datetime.now(UTC).date().isoformat(),
+        versions=versions(),
+        run="now",
+    )
+
+
+def commit(root: Path) -> str:
+    """The commit of the working tree, marked "-dirty" if a tracked file of code differs from it.
+
+    Stored results and READMEs do not count: they are what a run writes.
+    """
+    git = ["git", "-C", str(root)]
+    head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+    if head.returncode != 0:
+        return "no commit"
+    paths = [".", ":(exclude)papers/*/results", ":(exclude)*.md"]
+    diff = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *paths], capture_output=True, check=False)
+    return head.stdout.strip() + ("-dirty" if diff.returncode else "")
+
+
+def machine() -> str:
+    """Processor, cores, memory and GPUs, without the name of the host."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    parts = [_processor(), f"{len(os.sched_getaffinity(0))} cores", f"{memory:.0f} GiB"]
+    return ", ".join(parts + _gpus())
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that results depend on, of those installed."""
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    match = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
+    return match.group(1).strip() if match else platform.machine()
+
+
+def _gpus() -> list[str]:
+    """Models of NVIDIA GPUs, from the driver's own files so that no library has to be imported."""
+    found = [
+        match.group(1).strip()
+        for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+        if (match := re.search(r"Model:\s*(.+)", file.read_text()))
+    ]
+    return [f"{found.count(model)} × {model}" for model in sorted(set(found))]

@@ -1,0 +1,48 @@
+"""Kernel sets: one name for how every operation runs. A recipe, a trace and a prediction name the set they used.
+
+reference: each operation written as its paper's equations. paper: the fused element-wise kernels and unfused attention
+of 2021-22. sdpa: the default; the same with fused attention.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from common.kernels import activation, attention, norm, rotary
+
+
+@dataclass(frozen=True)
+class KernelSet:
+    name: str
+    attention: Callable
+    layer_norm: Callable
+    rms_norm: Callable
+    rotate: Callable
+    activations: dict[str, Callable]
+    keeps_scores: bool  # whether attention keeps tensors that grow with the square of the sequence
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+_reference = KernelSet(
+    "reference", attention.attention_reference, norm.layer_norm_reference, norm.rms_norm_reference,
+    rotary.rotate_reference,
+    {"gelu": activation.gelu_reference, "gelu_tanh": activation.gelu_tanh_reference,
+     "squared_relu": activation.squared_relu_reference, "swiglu": activation.swiglu_reference},
+    keeps_scores=True,
+)
+_paper = KernelSet(
+    "paper", attention.attention_unfused, norm.layer_norm, norm.rms_norm, rotary.rotate,
+    {"gelu": activation.gelu, "gelu_tanh": activation.gelu_tanh, "squared_relu": activation.squared_relu,
+     "swiglu": activation.swiglu},
+    keeps_scores=True,
+)
+KERNEL_SETS = {k.name: k for k in (
+    _reference, _paper, replace(_paper, name="sdpa", attention=attention.attention_sdpa, keeps_scores=False))}
+GATED = {"swiglu"}
+
+
+def kernel_set(name: str) -> KernelSet:
+    if name not in KERNEL_SETS:
+        raise ValueError(f"kernels={name!r}: use one of {', '.join(KERNEL_SETS)}")
+    return KERNEL_SETS[name]

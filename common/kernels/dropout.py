@@ -1,0 +1,113 @@
+"""Dropout whose mask is a function of what it is for, not of who draws it.
+
+The mask of a (seed, step, global sample, layer, site) is drawn in blocks of rows: 256 tokens of the residual stream,
+or 256 query rows of one head. A rank draws just the blocks that its shard touches, so the mask is the same in every
+layout and a recomputed forward draws it again. Each element takes one random byte and is dropped when the byte is below
+round(256 p): the rate is a multiple of 1/256 (0.1 becomes 26/256 = 0.1016), the scale 1 / (1 - rate) uses the same rate.
+
+Shapes: S sequence, B micro-batch, H hidden, N local heads, Q query rows, K key rows. Masks are bool, 1 byte, True = keep.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from common.random import fill_random_bytes, key
+from common.recompute.meter import tag
+
+BLOCK = 256
+
+
+@dataclass(frozen=True)
+class Site:
+    """Names one dropout of one micro-batch."""
+
+    seed: int
+    step: int
+    samples: tuple[int, ...]
+    layer: int
+    name: str
+
+
+def threshold(p: float) -> int:
+    """Bytes below this are dropped."""
+    if not 0 <= p < 1:
+        raise ValueError(f"dropout={p}: a probability from 0 up to, not including, 1")
+    return min(round(p * 256), 255)
+
+
+def scale(p: float) -> float:
+    return 1 / (1 - threshold(p) / 256)
+
+
+def _draw(rows: Tensor, first: int, total: int, *parts) -> None:
+    """Fills `rows`, uint8 (n, width), the random rows first .. first + n of `total`, block by block."""
+    n, width = rows.shape
+    for block in range(first // BLOCK, (first + n - 1) // BLOCK + 1):
+        low, high = block * BLOCK, min((block + 1) * BLOCK, total)
+        words = torch.empty(((high - low) * width + 7) // 8, dtype=torch.int64, device=rows.device)
+        fill_random_bytes(words, key(*parts, block))
+        drawn = words.view(torch.uint8)[: (high - low) * width].view(high - low, width)
+        begin, end = max(low, first), min(high, first + n)
+        rows[begin - first:end - first] = drawn[begin - low:end - low]
+
+
+def hidden_mask_SBH(site: Site, p: float, shape: torch.Size, first: int, total: int, device) -> Tensor:
+    """Mask (S, B, H) for tokens first .. first + S of sequences of `total` tokens."""
+    S, B, H = shape
+    drawn = torch.empty(B, S, H, dtype=torch.uint8, device=device)
+    for b, sample in enumerate(site.samples):
+        _draw(drawn[b], first, total, site.seed, site.step, sample, site.layer, site.name)
+    return (drawn >= threshold(p)).transpose(0, 1)
+
+
+def attention_mask_BNQK(site: Site, p: float, shape: torch.Size, first_head: int, device) -> Tensor:
+    """Mask (B, N, Q, K) for heads first_head .. first_head + N."""
+    B, N, Q, K = shape
+    drawn = torch.empty(B, N, Q, K, dtype=torch.uint8, device=device)
+    for b, sample in enumerate(site.samples):
+        for n in range(N):
+            _draw(drawn[b, n], 0, Q, site.seed, site.step, sample, site.layer, site.name, first_head + n)
+    return drawn >= threshold(p)
+
+
+class _Dropout(Function):
+    """x * keep * scale; keeps the mask alone."""
+
+    @staticmethod
+    def forward(ctx, x, keep, scale):
+        ctx.save_for_backward(keep)
+        ctx.scale = scale
+        return torch.ops.aten.native_dropout_backward(x, keep, scale)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (keep,) = ctx.saved_tensors
+        return torch.ops.aten.native_dropout_backward(grad, keep, ctx.scale), None, None
+
+
+class _DropoutAdd(Function):
+    """residual + x * keep * scale; keeps the mask alone."""
+
+    @staticmethod
+    def forward(ctx, x, residual, keep, scale):
+        ctx.save_for_backward(keep)
+        ctx.scale = scale
+        return torch.addcmul(residual, x, keep.to(x.dtype), value=scale)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (keep,) = ctx.saved_tensors
+        return torch.ops.aten.native_dropout_backward(grad, keep, ctx.scale), grad, None, None
+
+
+def dropout(x: Tensor, keep: Tensor, p: float, name: str) -> Tensor:
+    """x with the elements outside `keep` zeroed and the rest scaled; same shape and dtype."""
+    return _Dropout.apply(x, tag(keep, name), scale(p))
+
+
+def dropout_add(x: Tensor, residual: Tensor, keep: Tensor, p: float, name: str) -> Tensor:
+    """residual + dropout(x); same shape and dtype."""
+    return _DropoutAdd.apply(x, residual, tag(keep, name), scale(p))

@@ -1,0 +1,57 @@
+"""Self-attention, cut by heads over the tensor axis; multi-head and grouped-query.
+
+Shapes: s residual tokens of this rank, S whole sequence, B micro-batch, H hidden, N heads and G groups of this rank,
+D head dim.
+"""
+
+from torch import Tensor, nn
+
+from common.kernels.dropout import Site, attention_mask_BNQK
+from common.kernels.rotary import table
+from common.layers.context import Context
+from common.layers.linear import ColumnParallelLinear, RowParallelLinear
+from common.models.config import LanguageModelConfig
+from common.models.record import Record
+from common.recompute.meter import tag
+from common.recompute.policy import Recompute
+
+
+class Attention(nn.Module):
+    """x (s, B, H) -> (s, B, H), causal, within documents where the record names them.
+
+    Queries (heads, D, H) and keys with values (groups, 2, D, H) are two weights over one gathered input, so that every cut
+    is a plain cut of dim 0, fewer groups than tensor ranks included: then tp / groups ranks hold copies of a group.
+    """
+
+    def __init__(self, config: LanguageModelConfig, context: Context, layer: int, recompute: Recompute):
+        super().__init__()
+        self.config, self.context, self.layer, self.recompute = config, context, layer, recompute
+        tp, groups, dim = context.tp, config.groups, config.dim
+        parts = groups if tp.size > groups else None
+        self.qkv = ColumnParallelLinear(
+            context, ("q", "kv"), ((config.heads, dim, config.hidden), (groups, 2, dim, config.hidden)),
+            config.bias or config.qkv_bias, config.init_std, "attention.qkv_input", parts=(None, parts))
+        self.output = RowParallelLinear(context, config.hidden, (config.heads, dim), config.bias, config.output_std,
+                                        "attention.output_input")
+
+    def forward(self, x_sBH: Tensor, record: Record) -> Tensor:
+        q_SBND, kv_SBG2D = self.qkv(x_sBH)
+        k_SBGD, v_SBGD = kv_SBG2D.unbind(3)
+        if self.config.positions == "rotary":
+            cos, sin = table(record.positions.t(), self.config.dim, self.config.rotary_base, x_sBH.dtype)
+            tag(cos, "rotary.table"), tag(sin, "rotary.table")
+            q_SBND, k_SBGD = (self.context.kernel_set.rotate(x, cos, sin) for x in (q_SBND, k_SBGD))
+        context_SBND = self.recompute("attention.core", self._core, q_SBND, k_SBGD, v_SBGD, record)
+        return self.output(context_SBND)
+
+    def _core(self, q: Tensor, k: Tensor, v: Tensor, record: Record) -> Tensor:
+        p = self.config.attention_dropout if self.training else 0.0
+        keep = None
+        if p:
+            site = Site(record.seed, record.step, record.samples, self.layer, "attention")
+            first_head = self.context.tp.index * q.shape[2]
+
+            def keep(shape):
+                return attention_mask_BNQK(site, p, shape, first_head, q.device)
+        out = self.context.kernel_set.attention(q, k, v, record.documents, keep, p)
+        return tag(out, "attention.context")

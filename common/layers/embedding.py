@@ -1,0 +1,52 @@
+"""Token embedding cut by vocabulary, learned positions, embedding dropout.
+
+Shapes: s residual tokens of this rank, S whole sequence, B micro-batch, H hidden.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from common.collectives import local_slice, reduce_from, scatter_sum
+from common.kernels.dropout import Site, dropout, hidden_mask_SBH
+from common.layers.context import Context
+from common.models.config import LanguageModelConfig
+from common.models.record import Record
+from common.parameters import Facts, Normal, parameter
+
+
+class Embedding(nn.Module):
+    """tokens (B, S) -> (s, B, H). Each tensor rank looks up the rows it holds; the sum over ranks is the embedding."""
+
+    def __init__(self, config: LanguageModelConfig, context: Context):
+        super().__init__()
+        self.config, self.context = config, context
+        init = Normal(config.init_std)
+        facts = Facts((config.vocab, config.hidden), "tp", 0, init=init)
+        self.tokens = parameter(facts, context.layout, context.dtype, context.device)
+        self.positions = None
+        if config.positions == "learned":
+            facts = Facts((config.sequence, config.hidden), partial=context.partial, init=init)
+            self.positions = parameter(facts, context.layout, context.dtype, context.device)
+
+    def forward(self, record: Record) -> Tensor:
+        group, scattered = self.context.tp, self.context.scattered
+        tokens_SB = record.tokens.t()
+        if group.size == 1:
+            x = nn.functional.embedding(tokens_SB, self.tokens)
+        else:
+            rows = self.tokens.shape[0]
+            local = tokens_SB - group.index * rows
+            mine = (local >= 0) & (local < rows)
+            x = nn.functional.embedding(torch.where(mine, local, 0), self.tokens) * mine[..., None]
+            x = scatter_sum(x, group) if scattered else reduce_from(x, group)
+        if self.positions is not None:
+            positions_SB = record.positions.t()
+            x = x + nn.functional.embedding(local_slice(positions_SB, group) if scattered else positions_SB,
+                                            self.positions)
+        p = self.config.dropout
+        if p and self.training:
+            site = Site(record.seed, record.step, record.samples, -1, "embedding")
+            first = group.index * x.shape[0] if scattered else 0
+            x = dropout(x, hidden_mask_SBH(site, p, x.shape, first, record.length, x.device), p,
+                        "embedding.dropout_mask")
+        return x

@@ -1,0 +1,197 @@
+"""Column- and row-parallel linear layers; sequence parallelism is their mode (arXiv:2205.05198, section 4.2.2).
+
+Column: the weight is cut along its outputs, the input is whole (or its sequence shards are gathered), the output is cut.
+Row: the weight is cut along its inputs, the input is cut, the partial outputs are summed (or summed and scattered).
+Under sequence parallelism a column layer keeps only its shard of the input and gathers it again in backward; that
+gather runs beside the input gradient, and the input gradient's reduction beside the weight gradient.
+
+Shapes: S sequence, B micro-batch, I inputs and O outputs of this rank; s = S / tp under sequence parallelism, else S.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from common.collectives import (
+    all_gather,
+    reduce_scatter,
+    start_all_gather,
+    start_all_reduce,
+    start_reduce_scatter,
+)
+from common.layers.context import Context
+from common.parameters import Constant, Facts, Normal, parameter
+from common.recompute.meter import tag
+
+_deferred: list[Callable[[], None]] | None = None
+
+
+@contextmanager
+def deferred_weight_gradients():
+    """Backward passes run inside put their weight gradients into the yielded list instead of computing them.
+
+    Each entry is a call that accumulates one weight's gradient. Needs `main_grad` on the weights.
+    """
+    global _deferred
+    previous, _deferred = _deferred, []
+    try:
+        yield _deferred
+    finally:
+        _deferred = previous
+
+
+def _rows(w: Tensor) -> Tensor:
+    """A column layer's weight (..., I) as a matrix (O, I)."""
+    return w.reshape(-1, w.shape[-1])
+
+
+def _columns(w: Tensor) -> Tensor:
+    """A row layer's weight (O, ...) as a matrix (O, I)."""
+    return w.reshape(w.shape[0], -1)
+
+
+def _accumulate(weight_OI: Tensor, bias: Tensor | None, grad_TO: Tensor, x_TI: Tensor) -> None:
+    """Adds grad^T x to a weight's main gradient in place, and the column sums to the bias's, in their own dtype."""
+    if weight_OI.dtype == grad_TO.dtype:
+        weight_OI.addmm_(grad_TO.t(), x_TI)
+    else:
+        weight_OI.add_(grad_TO.t() @ x_TI)
+    if bias is not None:
+        bias.view(-1).add_(grad_TO.sum(0))
+
+
+def _weight_gradient(weight, bias, as_matrix, grad_TO, x_TI, needed):
+    """Gradients of a weight and its bias for autograd: None where they accumulate in place, now or deferred."""
+    if not needed:
+        return None, None
+    if hasattr(weight, "main_grad"):
+        target = as_matrix(weight.main_grad), None if bias is None else bias.main_grad
+        if _deferred is None:
+            _accumulate(*target, grad_TO, x_TI)
+        else:
+            _deferred.append(lambda: _accumulate(*target, grad_TO, x_TI))
+        return None, None
+    return (grad_TO.t() @ x_TI).view_as(weight), None if bias is None else grad_TO.sum(0).view_as(bias)
+
+
+class _ColumnLinear(Function):
+    """One input, any number of weights: x (s, B, I) -> (S, B, O_k) for each weight k."""
+
+    @staticmethod
+    def forward(ctx, x, group, scattered, count, *parameters):
+        ctx.save_for_backward(x)
+        ctx.group, ctx.scattered = group, scattered
+        ctx.weights, ctx.biases = parameters[:count], parameters[count:]
+        whole = all_gather(x, group) if scattered else x
+        return tuple(nn.functional.linear(whole, _rows(w), None if b is None else b.view(-1))
+                     for w, b in zip(ctx.weights, ctx.biases, strict=True))
+
+    @staticmethod
+    def backward(ctx, *grads):
+        (x,) = ctx.saved_tensors
+        count = len(ctx.weights)
+        needs = ctx.needs_input_grad[4:4 + count]
+        gathering = start_all_gather(x, ctx.group) if ctx.scattered and any(needs) else None
+        grads_TO = [g.reshape(-1, g.shape[-1]) for g in grads]
+        reducing = None
+        if ctx.needs_input_grad[0]:
+            d_whole = grads_TO[0] @ _rows(ctx.weights[0])
+            for g, w in zip(grads_TO[1:], ctx.weights[1:], strict=True):
+                d_whole.addmm_(g, _rows(w))
+            d_whole = d_whole.view(*grads[0].shape[:-1], -1)
+            reducing = start_reduce_scatter(d_whole, ctx.group) if ctx.scattered else \
+                start_all_reduce(d_whole, ctx.group, owned=True)
+        whole = gathering.wait() if gathering else x
+        x_TI = whole.reshape(-1, whole.shape[-1])
+        pairs = [_weight_gradient(w, b, _rows, g, x_TI, need)
+                 for w, b, g, need in zip(ctx.weights, ctx.biases, grads_TO, needs, strict=True)]
+        d_x = reducing.wait() if reducing else None
+        return d_x, None, None, None, *(w for w, _ in pairs), *(b for _, b in pairs)
+
+
+class _RowLinear(Function):
+    """x (S, B, I) -> (s, B, O), summed over the group."""
+
+    @staticmethod
+    def forward(ctx, x, weight, group, scattered):
+        ctx.save_for_backward(x)
+        ctx.weight, ctx.group, ctx.scattered = weight, group, scattered
+        part = nn.functional.linear(x, _columns(weight))
+        return reduce_scatter(part, group) if scattered else start_all_reduce(part, group, owned=True).wait()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        grad = all_gather(grad, ctx.group) if ctx.scattered else grad
+        grad_TO = grad.reshape(-1, grad.shape[-1])
+        d_x = (grad_TO @ _columns(ctx.weight)).view(x.shape) if ctx.needs_input_grad[0] else None
+        d_weight, _ = _weight_gradient(ctx.weight, None, _columns, grad_TO, x.reshape(-1, x.shape[-1]),
+                                       ctx.needs_input_grad[1])
+        return d_x, d_weight, None, None
+
+
+def column_linear(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], group,
+                  scattered: bool) -> tuple[Tensor, ...]:
+    """Column-parallel products of one input (s, B, I) with several weights (..., I); one gather serves all."""
+    if torch.compiler.is_compiling() and group.size == 1:
+        return tuple(nn.functional.linear(x, _rows(w), None if b is None else b.view(-1))
+                     for w, b in zip(weights, biases, strict=True))
+    return _ColumnLinear.apply(x, group, scattered, len(weights), *weights, *biases)
+
+
+def row_linear(x: Tensor, weight: Tensor, group, scattered: bool) -> Tensor:
+    """Row-parallel product of x (S, B, I) and weight (O, ...) -> (s, B, O), the bias left to the caller: it is added once, after the sum."""
+    if torch.compiler.is_compiling() and group.size == 1:
+        return nn.functional.linear(x, _columns(weight))
+    return _RowLinear.apply(x, weight, group, scattered)
+
+
+class ColumnParallelLinear(nn.Module):
+    """Several weights over one input, each cut along its first dim (or `dim`) over the tensor axis.
+
+    shapes: logical weight shapes, the last dim the inputs; a weight (2, F, H) gives (S, B, 2, F/tp). parts: into how many
+    parts the tensor axis cuts each weight, when fewer than it has ranks (key-value groups); copies then share a gradient.
+    """
+
+    def __init__(self, context: Context, names: Sequence[str], shapes: Sequence[tuple[int, ...]], bias: bool, std: float,
+                 input_name: str, dims: Sequence[int] | None = None, parts: Sequence[int | None] | None = None):
+        super().__init__()
+        self.context, self.names, self.input_name = context, tuple(names), input_name
+        for name, shape, dim, part in zip(names, shapes, dims or [0] * len(names), parts or [None] * len(names),
+                                          strict=True):
+            cut = {"axis": "tp", "dim": dim, "parts": part}
+            self._add(name, Facts(tuple(shape), init=Normal(std), **cut))
+            self._add(f"{name}_bias", Facts(tuple(shape[:-1]), init=Constant(0), decay=False, **cut) if bias else None)
+
+    def _add(self, name: str, facts: Facts | None) -> None:
+        c = self.context
+        self.register_parameter(name, facts and parameter(facts, c.layout, c.dtype, c.device))
+
+    def forward(self, x_SBH: Tensor) -> tuple[Tensor, ...]:
+        weights = [getattr(self, n) for n in self.names]
+        biases = [getattr(self, f"{n}_bias") for n in self.names]
+        outputs = column_linear(tag(x_SBH, self.input_name), weights, biases, self.context.tp, self.context.scattered)
+        return tuple(y.view(*y.shape[:2], *w.shape[:-1]) for y, w in zip(outputs, weights, strict=True))
+
+
+class RowParallelLinear(nn.Module):
+    """Weight (O, *inputs), cut along dim 1 over the tensor axis; x (S, B, *local inputs) -> (s, B, O)."""
+
+    def __init__(self, context: Context, outputs: int, inputs: tuple[int, ...], bias: bool, std: float, input_name: str):
+        super().__init__()
+        self.context, self.input_name = context, input_name
+        c = context
+        self.weight = parameter(Facts((outputs, *inputs), "tp", 1, init=Normal(std)), c.layout, c.dtype, c.device)
+        self.bias = None
+        if bias:
+            facts = Facts((outputs,), partial=c.partial, decay=False, init=Constant(0))
+            self.bias = parameter(facts, c.layout, c.dtype, c.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = tag(x.reshape(*x.shape[:2], math.prod(x.shape[2:])), self.input_name)
+        y = row_linear(x, self.weight, self.context.tp, self.context.scattered)
+        return y if self.bias is None else y + self.bias

@@ -1,0 +1,33 @@
+"""One micro-batch, as every stage of a model sees it."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Record:
+    """tokens, labels, positions: int64 (B, S). loss_mask: bool (B, S), which labels count.
+
+    documents: int64 (B, S) or None; tokens attend only within equal ids. samples: the global number of each sequence;
+    with seed and step it keys the dropout masks, so they follow the data and not the rank.
+    """
+
+    tokens: Tensor
+    labels: Tensor
+    loss_mask: Tensor
+    positions: Tensor
+    documents: Tensor | None = None
+    samples: tuple[int, ...] = ()
+    step: int = 0
+    seed: int = 0
+
+    def __post_init__(self):
+        if isinstance(self.samples, Tensor):
+            object.__setattr__(self, "samples", tuple(self.samples.tolist()))
+        if len(self.samples) != self.tokens.shape[0]:
+            raise ValueError(f"samples names {len(self.samples)} sequences, the micro-batch holds {self.tokens.shape[0]}")
+
+    @property
+    def length(self) -> int:
+        return self.tokens.shape[1]
