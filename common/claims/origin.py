@@ -1,6 +1,5 @@
 """Where a result comes from: command, commit, machine, date and library versions."""
 
-import os
 import platform
 import re
 import subprocess
@@ -42,8 +41,9 @@ def commit(root: Path) -> str:
 
 def machine() -> str:
     """Processor, cores, memory and GPUs, without the name of the host."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    parts = [_processor(), f"{len(os.sched_getaffinity(0))} cores", f"{memory:.0f} GiB"]
+    from common.device import cpu_model, physical_cores, total_memory  # imports torch; the listing does not
+
+    parts = [cpu_model(), f"{physical_cores()} cores", f"{total_memory() / 2**30:.0f} GiB"]
     return ", ".join(parts + _gpus())
 
 
@@ -56,12 +56,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    match = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
-    return match.group(1).strip() if match else platform.machine()
 
 
 def _gpus() -> list[str]:

@@ -1,0 +1,93 @@
+"""The command of a paper, `python -m papers.<name>.reproduce`, and what it shares with `python -m papers`."""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, NoReturn, TypeVar
+
+import tyro
+from rich.console import Console
+
+from common.claims.judge import Row
+from common.claims.origin import origin_of
+from common.claims.published import load
+from common.claims.render import as_json, console, print_paper
+from common.claims.run import Outcome, run, select
+from common.claims.run import rows_of as rows_of_paper
+from common.claims.schema import Paper
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Produce a paper's tables and figures and show them beside the published ones.
+
+    Long producers run only with --full or when they are named; their stored results are shown otherwise.
+    """
+
+    claims: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Which to run: claim ids, tables or figures ("Table 2"), functions, or globs; all without any."""
+    json: bool = False
+    """Print JSON in place of tables."""
+    store: bool = False
+    """Keep the results under the paper's results/ folder."""
+    full: bool = False
+    """Also run the long ones."""
+
+
+def parse(options: type[Options], program: str, arguments: Sequence[str] | None) -> Options:
+    """Options from the command line; flags have no --no- twins."""
+    return tyro.cli(Annotated[options, tyro.conf.FlagCreatePairsOff], prog=program, args=arguments)
+
+
+def main(paper: Paper, arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line of one paper and exit: 0, 1 if something failed, 2 for a wrong argument."""
+    program = f"python -m papers.{paper.name}.reproduce"
+    options = parse(Reproduce, program, arguments)
+    typed = sys.argv[1:] if arguments is None else arguments
+    finish(lambda: reproduce(paper, options, shlex.join(["python", *program.split()[1:], *typed])))
+
+
+def reproduce(paper: Paper, options: Reproduce, command: str) -> list[str]:
+    """Run, then print the wanted rows; returns what failed."""
+    notes = console(stderr=True)
+    outcome = run_paper(paper, options, command, notes)
+    rows = rows_of_paper(paper, outcome.results)
+    wanted = {claim.id for claim in select([row.claim for row in rows], options.claims)}
+    shown = [row for row in rows if row.claim.id in wanted]
+    if options.json:
+        print_json([(paper, shown)])
+    else:
+        print_paper(console(), load(paper.published), shown)
+    return outcome.failures
+
+
+def run_paper(paper: Paper, options: Reproduce, command: str, notes: Console) -> Outcome:
+    """Run what the options ask for, with a line of progress per producer on `notes`."""
+
+    def progress(line: str) -> None:
+        notes.print(f"{paper.name}: {line}", style="dim", markup=False)
+
+    return run(paper, origin_of(command), options.claims, options.full, options.store, progress)
+
+
+def print_json(papers: Sequence[tuple[Paper, Sequence[Row]]]) -> None:
+    """The listing for machines on standard output, which holds nothing else."""
+    print(json.dumps(as_json(papers), indent=1, allow_nan=False, ensure_ascii=False))
+
+
+def finish(work: Callable[[], list[str]]) -> NoReturn:
+    """Do the work of a command and exit: a ValueError is one line and 2, failures are printed and 1."""
+    try:
+        failures = work()
+    except ValueError as error:
+        sys.exit(_complain(f"error: {error}", 2))
+    sys.exit(_complain("\n".join(failures), 1) if failures else 0)
+
+
+def _complain(text: str, code: int) -> int:
+    print(text, file=sys.stderr)
+    return code

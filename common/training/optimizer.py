@@ -1,0 +1,86 @@
+"""AdamW over main parameters: fp32 copies where the model's parameters are of a half type, else the parameters."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from common.parallel.gradients import Gradients
+
+
+@dataclass(frozen=True)
+class AdamWConfig:
+    """Decoupled weight decay (arXiv:1711.05101), on matrices alone: the parameters' facts say which."""
+
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float = 1.0
+
+    def __post_init__(self):
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: use a value from 0 up to, not including, 1")
+        if self.eps <= 0 or self.clip <= 0 or self.weight_decay < 0:
+            raise ValueError(f"eps={self.eps}, clip={self.clip}, weight_decay={self.weight_decay}: "
+                             "eps and clip must be above 0, weight_decay not below (clip=inf turns clipping off)")
+
+
+class Optimizer:
+    """Owns the main parameters and Adam's moments; all in the dtype of the main gradients."""
+
+    def __init__(self, gradients: Gradients, config: AdamWConfig):
+        self.names = {name: p for name, p, _ in gradients.parameters}
+        self.main = {name: self._main(p) for name, p in self.names.items()}
+        decay = {name for name, _, f in gradients.parameters if f.decay}
+        groups = [{"params": [m for n, m in self.main.items() if (n in decay) == on],
+                   "weight_decay": config.weight_decay if on else 0.0} for on in (True, False)]
+        self.adam = torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, eps=config.eps,
+                                      betas=(config.beta1, config.beta2), fused=True)
+
+    @staticmethod
+    def _main(p: nn.Parameter) -> Tensor:
+        if p.dtype == p.main_grad.dtype:
+            return p
+        main = p.detach().to(p.main_grad.dtype).clone()
+        main.grad = p.main_grad
+        return main
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        for group in self.adam.param_groups:
+            group["lr"] = learning_rate
+        self.adam.step()
+        self.publish()
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Copies main parameters into the model's, where they are not the same tensors."""
+        for name, p in self.names.items():
+            if (main := self.main[name]) is not p:
+                p.copy_(main)
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Tensors that a checkpoint keeps, by kind and parameter name, each shaped like this rank's part."""
+        self._ensure()
+        moments = {kind: {n: self.adam.state[m][kind] for n, m in self.main.items()} for kind in ("exp_avg", "exp_avg_sq")}
+        return {"parameters": {n: m.detach() for n, m in self.main.items()}, **moments}
+
+    def _ensure(self) -> None:
+        """Makes Adam's state before the first step, so that a checkpoint can be loaded into it."""
+        for m in self.main.values():
+            if not self.adam.state[m]:
+                self.adam.state[m].update(step=torch.zeros((), dtype=torch.float32, device=m.device),
+                                          exp_avg=torch.zeros_like(m), exp_avg_sq=torch.zeros_like(m))
+
+    @property
+    def steps(self) -> int:
+        """Updates done so far; skipped steps do not count."""
+        return int(next(iter(self.adam.state.values()))["step"]) if self.adam.state else 0
+
+    @steps.setter
+    def steps(self, value: int) -> None:
+        self._ensure()
+        for state in self.adam.state.values():
+            state["step"].fill_(value)
