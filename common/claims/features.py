@@ -54,7 +54,9 @@ def load_features(path: Path) -> Features:
     return Features(places, names, tuple(_runs(path, document.get("run", []), places, names)))
 
 
-def _runs(path: Path, rows: list[dict], places: tuple[str, ...], names: tuple[str, ...]) -> Iterator[FeatureRun]:
+def _runs(
+    path: Path, rows: list[dict], places: tuple[str, ...], names: tuple[str, ...]
+) -> Iterator[FeatureRun]:
     for number, row in enumerate(rows, 1):
         where = f"{path}: run {number}"
         if row.keys() != set(FeatureRun.__dataclass_fields__):

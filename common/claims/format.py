@@ -11,7 +11,9 @@ from common.claims.published import Number, Value
 SHORT = 4
 """Numbers of a list that fit a cell; the page shows all."""
 
-GROUP_RANK = ("Table", "Figure", "Equation", "Section", "Sections", "Appendix", "Abstract")
+NUMBER = r"[-−+]?[\d,]+(?:\.(\d+))?"
+
+GROUP_RANK = ("Table", "Figure", "Equation", "Section", "Appendix", "Abstract")
 
 
 def number(value: Number) -> str:
@@ -91,7 +93,7 @@ def align(texts: Sequence[str], digit: str = " ", point: str = " ") -> list[str]
     Only plain numbers, alone or followed by their spread, take part. `digit` and `point` are spaces as
     wide as a digit and as the point.
     """
-    tails = [re.fullmatch(r"[-−+]?[\d,]+(?:\.(\d+))?", text) for text in texts]
+    tails = [re.fullmatch(NUMBER, text) for text in texts]
     longest = max((len(match.group(1) or "") for match in tails if match), default=0)
     padded = []
     for text, match in zip(texts, tails, strict=True):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from common.claims.published import Facts, Published, Value, unit_of
+from common.claims.published import Facts, Published, Value, unit_of, words_of
 from common.claims.schema import Claim, Paper, Quantity, Waits
 from common.claims.tolerance import Reading, Rounding
 
@@ -13,7 +13,7 @@ GROUP = re.compile(r"(Table|Figure) \d+|(Equation|Appendix|Section|Sections) [\d
 
 def group_of(where: str) -> str:
     """The table or figure that a claim is scored in; else its equation, appendix or section."""
-    found = [match.group(0) for match in GROUP.finditer(where)]
+    found = [match.group(0).replace("Sections", "Section") for match in GROUP.finditer(where)]
     tables = [name for name in found if name.startswith(("Table", "Figure"))]
     return (tables or found or [where])[0]
 
@@ -46,7 +46,7 @@ def claims_of(paper: Paper, facts: Facts) -> tuple[Claim, ...]:
         )
     for pattern in (*paper.context, *(item for wait in paper.waits for item in wait.patterns)):
         if pattern not in used:
-            raise ValueError(f"{paper.name}: the pattern {pattern!r} matches no claim left to wait or to show")
+            raise ValueError(f"{paper.name}: pattern {pattern!r} matches no claim left to wait or to show")
     return tuple(claims)
 
 
@@ -58,7 +58,7 @@ def _declared(paper: Paper, facts: Facts) -> list[tuple[Quantity, str]]:
             if quantity.source not in ids:
                 raise ValueError(f"{producer.name}: {paper.published} has no claim {quantity.source!r}")
             if quantity.id in declared:
-                raise ValueError(f"{quantity.id} is declared by {declared[quantity.id][1]} and {producer.name}")
+                raise ValueError(f"{quantity.id} is declared twice, the second time by {producer.name}")
             stray = set(quantity.covers) - set(facts[quantity.source].values)
             if stray:
                 raise ValueError(f"{quantity.id} covers {sorted(stray)[0]!r}, which is no value of the claim")
@@ -129,7 +129,7 @@ def _states(paper: Paper, name: str, used: set[str]) -> "Waits | str | None":
                 used.add(pattern)
                 found.append(wait)
     if any(item != found[0] for item in found):
-        raise ValueError(f"{paper.name}: {name} is matched by two statements of waits and context that differ")
+        raise ValueError(f"{paper.name}: waits and context make two differing statements of {name}")
     return found[0] if found else None
 
 
@@ -162,7 +162,7 @@ def _claim(
         where=entry.where,
         group=group or group_of(entry.where),
         what=entry.what,
-        text=text or key.replace("_", " "),
+        text=text or words_of(key),
         kind=kind,
         published=published,
         unit=unit_of(key) if unit is None else unit,

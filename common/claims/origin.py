@@ -10,6 +10,7 @@ from pathlib import Path
 from common.claims.schema import Origin
 
 ROOT = Path(__file__).parents[2]
+CODE = ("common", "papers", "data", "evals", "infra")
 LIBRARIES = ("torch", "numpy", "transformers", "megatron-core")
 
 
@@ -26,17 +27,21 @@ def origin_of(command: str) -> Origin:
 
 
 def commit(root: Path) -> str:
-    """The commit of the working tree, marked "-dirty" if a tracked file of code differs from it.
+    """The commit of the working tree, marked "-dirty" if code differs from it or is not in it.
 
     Stored results and READMEs do not count: they are what a run writes.
     """
-    git = ["git", "-C", str(root)]
-    head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
-    if head.returncode != 0:
+    head = _git(root, "rev-parse", "--short=12", "HEAD")
+    if head is None:
         return "no commit"
-    paths = [".", ":(exclude)papers/*/results", ":(exclude)*.md"]
-    diff = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *paths], capture_output=True, check=False)
-    return head.stdout.strip() + ("-dirty" if diff.returncode else "")
+    changed = _git(root, "status", "--porcelain", "--", *CODE, ":(exclude)papers/*/results", ":(exclude)*.md")
+    return head + ("-dirty" if changed else "")
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """Output of a git command; None where the folder is no repository or has no commit."""
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def machine() -> str:

@@ -48,11 +48,15 @@ Value = Number | str | tuple[Number, ...]
 
 
 def unit_of(key: str) -> str:
-    """The unit that the name of a value ends with or carries: `iteration_s_dp8` is in s."""
-    for token, unit in UNITS:
-        if re.search(rf"(^|_){token}(_|$)", key):
-            return unit
-    return ""
+    """The unit that the name of a value carries: `iteration_s_dp8` is in s."""
+    return next((unit for token, unit in UNITS if re.search(rf"(^|_){token}(_|$)", key)), "")
+
+
+def words_of(key: str) -> str:
+    """The name of a value without its unit, in words: `iteration_s_dp8` is "iteration dp8"."""
+    token = next((token for token, _ in UNITS if re.search(rf"_{token}(_|$)", key)), "")
+    words = re.sub(rf"_{token}(_|$)", "_", key, count=1) if token else key
+    return words.strip("_").replace("_", " ")
 
 
 def is_number(value: Any) -> bool:

@@ -44,6 +44,8 @@ def fill(text: str, blocks: Mapping[str, Callable[[], str]], name: str) -> str:
 
 def stale(path: Path, blocks: Mapping[str, Callable[[], str]]) -> str | None:
     """The text that the file should have, or None if it has it already."""
+    if not path.exists():
+        raise ValueError(f"{path} is missing; it needs the blocks {', '.join(blocks)}")
     text = path.read_text(encoding="utf-8")
     filled = fill(text, blocks, str(path))
     return None if filled == text else filled
@@ -75,7 +77,8 @@ def score_table(rows: Sequence[Row]) -> str:
     lines = ["| | " + " | ".join(seen) + " |", "| --- |" + " ---: |" * len(seen)]
     for group in by_group(rows):
         if group in counts:
-            lines.append(f"| {group} | " + " | ".join(str(counts[group].get(name, "")) for name in seen) + " |")
+            numbers = [str(counts[group].get(verdict, "")) for verdict in seen]
+            lines.append(f"| {group} | " + " | ".join(numbers) + " |")
     return "\n".join(lines)
 
 
@@ -92,12 +95,14 @@ def claim_table(rows: Sequence[Row]) -> str:
 
 def produced_by(papers: Sequence[tuple[Paper, Sequence[Row]]]) -> str:
     """What each paper's reproduction runs now, what it shows from stored results, and what waits."""
-    lines = ["| paper | runs now | stored, run with `--full` | claims waiting |", "| --- | --- | --- | ---: |"]
+    lines = ["| paper | runs now | stored, run with `--full` | claims waiting |"]
+    lines.append("| --- | --- | --- | ---: |")
     for paper, rows in papers:
-        now = ", ".join(f"`{item.name}`" for item in paper.producers if not item.full) or "nothing"
-        full = ", ".join(f"`{item.name}` ({item.minutes:g} min)" for item in paper.producers if item.full) or "nothing"
+        named = [(f"`{item.name}` ({item.minutes:g} min)", item.full) for item in paper.producers]
+        now = ", ".join(name for name, full in named if not full) or "nothing"
+        stored = ", ".join(name for name, full in named if full) or "nothing"
         waiting = sum(row.verdict == "waiting" for row in rows)
-        lines.append(f"| {paper.name} | {now} | {full} | {waiting} |")
+        lines.append(f"| {paper.name} | {now} | {stored} | {waiting} |")
     return "\n".join(lines)
 
 

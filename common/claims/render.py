@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from common.claims.format import SHORT, align, by_group, cells
@@ -39,14 +40,26 @@ def print_paper(out: Console, facts: Facts, rows: Sequence[Row]) -> None:
     """The paper's name and all given rows, by table and figure, each with its score."""
     out.rule(f"[bold]{escape(facts.title)}[/] (arXiv {facts.arxiv})", align="left")
     counts = scores(rows)
-    for group, members in by_group(rows).items():
+    for group, members in by_group([row for row in rows if row.verdict != "context"]).items():
         out.print()
-        score = f": {score_text(counts[group])}" if group in counts else ""
-        out.print(f"[bold]{escape(group)}[/]{score}")
+        out.print(f"[bold]{escape(group)}[/]: {score_text(counts[group])}")
         out.print(_table(members))
         for line in _remarks(members):
-            out.print(line)
+            out.print(Padding(line, (0, 0, 0, 2)))
+    context = [row for row in rows if row.verdict == "context"]
+    if context:
+        out.print()
+        out.print("[bold]Definitions and set-up[/], shown and not scored")
+        out.print(_context_table(context))
     out.print()
+
+
+def _context_table(rows: Sequence[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for row in rows:
+        name = f"{row.claim.what}: {row.claim.text}" if row.claim.text else row.claim.what
+        table.add_row(escape(f"  {row.claim.where}: {name}"), escape(cells(row, SHORT).published))
+    return table
 
 
 def _table(rows: Sequence[Row]) -> Table:
@@ -63,14 +76,12 @@ def _table(rows: Sequence[Row]) -> Table:
     lines = iter(zip(rows, texts, published, ours, errors, strict=True))
     for what, members in groupby(lines, key=lambda line: line[0].claim.what):
         listed = list(members)
-        if listed[0][0].claim.kind != "context":
-            table.add_row(f"[italic]{escape(what)}[/]")
+        table.add_row(f"[italic]{escape(what)}[/]")
         for row, item, theirs, mine, error in listed:
-            name = what if row.claim.kind == "context" and row.claim.text == "" else item.text
             style = STYLES[row.verdict]
             percent = f"{error} %" if item.error else ""
             table.add_row(
-                *map(escape, (f"  {name}", theirs, mine, item.unit, percent)),
+                *map(escape, (f"  {item.text}", theirs, mine, item.unit, percent)),
                 f"[{style}]{row.verdict}[/]",
                 item.kind,
                 item.run,
@@ -86,8 +97,9 @@ def _remarks(rows: Iterable[Row]) -> list[str]:
         if row.verdict == "waiting":
             waiting[row.cause] = waiting.get(row.cause, 0) + 1
         elif row.cause and row.verdict != "unverified":
-            lines.append(f"  [{STYLES[row.verdict]}]{row.verdict}[/] {escape(row.claim.id)}: {escape(row.cause)}")
-    return lines + [f"  [dim]{count} waiting: {escape(reason)}[/]" for reason, count in waiting.items()]
+            style = STYLES[row.verdict]
+            lines.append(f"[{style}]{row.verdict}[/] {escape(row.claim.id)}: {escape(row.cause)}")
+    return lines + [f"[dim]{count} waiting: {escape(reason)}[/]" for reason, count in waiting.items()]
 
 
 def as_json(papers: Iterable[tuple[Paper, Sequence[Row]]]) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def collect(producer: Producer, ask: Ask, origin: Origin) -> list[Result]:
     results: dict[str, Result] = {}
     for result in producer(ask):
         if result.claim not in declared:
-            raise ValueError(f"{producer.name} yields a result for {result.claim!r}, which it does not declare")
+            raise ValueError(f"{producer.name} yields a result for {result.claim!r}, not declared by it")
         if result.claim in results:
             raise ValueError(f"{producer.name} yields two results for {result.claim!r}")
         results[result.claim] = replace(result, origin=result.origin or origin)
@@ -129,8 +129,6 @@ def scores(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
             counts = table.setdefault(row.claim.group, {})
             counts[row.verdict] = counts.get(row.verdict, 0) + 1
     return table
-
-
 
 
 def _duration(seconds: float) -> str:

@@ -216,14 +216,15 @@ class Waits:
 
     def __post_init__(self) -> None:
         if isinstance(self.patterns, str) or not self.patterns or not self.reason:
-            raise ValueError(f"Waits needs a tuple of patterns and a reason, not {self.patterns!r}, {self.reason!r}")
+            given = f"{self.patterns!r}, {self.reason!r}"
+            raise ValueError(f"Waits needs a tuple of patterns and a reason, not {given}")
         if self.kind not in SCORED:
             raise ValueError(f"Waits {self.patterns}: kind {self.kind!r} is not one of {', '.join(SCORED)}")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the report: `draw(path, rows)` writes an SVG from the rows, by id, of `claims` (patterns)."""
+    """A figure of the report: `draw(path, rows)` writes an SVG from the rows of `claims` by id."""
 
     name: str
     caption: str

@@ -48,7 +48,8 @@ def read(path: Path) -> list[Result]:
         origins = [Origin(**{**item, "run": "stored"}) for item in document["origins"]]
         return [_result(row, origins) for row in document["results"]]
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise ValueError(f"{path} is not a file of results ({type(error).__name__}: {error}); remove it") from None
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not a file of results ({reason}); remove it") from None
 
 
 def write(path: Path, results: Iterable[Result]) -> None:

@@ -77,7 +77,9 @@ class Relative:
         _positive("Relative", self.fraction)
 
     def holds(self, ours: Value, published: Value, spread: Spread = None) -> bool:
-        return all(abs(mine - theirs) <= self.fraction * abs(theirs) for mine, theirs in pairs(ours, published))
+        return all(
+            abs(mine - theirs) <= self.fraction * abs(theirs) for mine, theirs in pairs(ours, published)
+        )
 
     def text(self) -> str:
         return f"within {100 * self.fraction:g} %"

@@ -1,0 +1,115 @@
+"""`python -m papers`: the papers, their claims and where each stands; the report and the README blocks."""
+
+import shlex
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import tyro
+
+from common.claims.command import Reproduce, finish, parse, print_json, run_paper
+from common.claims.features import load_features
+from common.claims.html import write_page
+from common.claims.judge import Row
+from common.claims.published import load
+from common.claims.readme import claim_table, produced_by, samples, score_table, stale
+from common.claims.render import console, print_paper
+from common.claims.run import rows_of
+from common.claims.schema import Paper
+from common.claims.store import write_text
+from papers import FOLDER, find
+
+ROOT = FOLDER.parent
+
+
+@dataclass(frozen=True)
+class Papers:
+    """List the papers, their claims and where each stands, from stored results."""
+
+    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Which papers; all without any."""
+    json: bool = False
+    """Print JSON in place of tables."""
+    reproduce: bool = False
+    """First run each paper's reproduction at laptop scale."""
+    full: bool = False
+    """With --reproduce: also run the long ones."""
+    store: bool = False
+    """With --reproduce: keep the results under each paper's results/ folder."""
+    html: Path | None = None
+    """Also write the report, one page with its figures, to this file."""
+    readme: bool = False
+    """Only bring the generated blocks of the README files up to date."""
+
+
+def chosen(names: tuple[str, ...]) -> tuple[Paper, ...]:
+    """The papers named, or all; ValueError listing those there are."""
+    papers = find()
+    known = [paper.name for paper in papers]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"there is no paper {name!r}; there are {', '.join(known)}")
+    return tuple(paper for paper in papers if not names or paper.name in names)
+
+
+def work(options: Papers, command: str) -> list[str]:
+    """Do what the options ask for; returns what failed."""
+    if options.readme:
+        return write_readmes(find())
+    papers = chosen(options.names)
+    if (options.full or options.store) and not options.reproduce:
+        raise ValueError("--full and --store say how to run: give --reproduce as well")
+    notes = console(stderr=True)
+    failures: list[str] = []
+    listed: list[tuple[Paper, tuple[Row, ...]]] = []
+    for paper in papers:
+        fresh = {}
+        if options.reproduce:
+            asked = Reproduce(store=options.store, full=options.full)
+            outcome = run_paper(paper, asked, command, notes)
+            failures += outcome.failures
+            fresh = outcome.results
+        listed.append((paper, rows_of(paper, fresh)))
+    if options.json:
+        print_json(listed)
+    else:
+        out = console()
+        for paper, rows in listed:
+            print_paper(out, load(paper.published), rows)
+    if options.html is not None:
+        failures += write_page(options.html, listed)
+        notes.print(f"report: {options.html}", style="dim", markup=False)
+    return failures
+
+
+def stale_readmes(papers: tuple[Paper, ...]) -> dict[Path, str]:
+    """README files whose generated blocks are out of date, with the text that they should have."""
+    listed = [(paper, rows_of(paper)) for paper in papers]
+    found = {
+        ROOT / "README.md": stale(
+            ROOT / "README.md",
+            {
+                "claims": lambda: samples(listed),
+                "runs": lambda: produced_by(listed),
+                "features": lambda: load_features(ROOT / "infra" / "features.toml").markdown(),
+            },
+        )
+    }
+    for paper, rows in listed:
+        blocks = {"scores": partial(score_table, rows), "claims": partial(claim_table, rows)}
+        found[paper.folder / "README.md"] = stale(paper.folder / "README.md", blocks)
+    return {path: text for path, text in found.items() if text is not None}
+
+
+def write_readmes(papers: tuple[Paper, ...]) -> list[str]:
+    """Write the README files that are out of date and name them."""
+    for path, text in stale_readmes(papers).items():
+        write_text(path, text)
+        print(f"updated {path.relative_to(ROOT)}")
+    return []
+
+
+if __name__ == "__main__":
+    given = parse(Papers, "python -m papers", None)
+    finish(lambda: work(given, shlex.join(["python", "-m", "papers", *sys.argv[1:]])))
