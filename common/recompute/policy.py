@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
-from common.recompute.meter import observe
+from common.recompute.meter import observe, tag
+from common.recompute.replay import REPLAY
 
 SITES = {
     "layer": "everything inside the layer; only its input stays",
@@ -68,7 +69,12 @@ class Recompute:
         if site not in self.sites or not torch.is_grad_enabled():
             return fn(*inputs)
         if site not in DISCARDS:
-            return checkpoint(fn, *inputs, use_reentrant=False, preserve_rng_state=False, early_stop=False)
+            for x in inputs:
+                if isinstance(x, Tensor):
+                    tag(x, f"{site}.input")
+            # Under torch.compile these contexts would choose what to keep, and the compiler places the replay itself.
+            marked = {} if torch.compiler.is_compiling() else {"context_fn": lambda: (nullcontext(), REPLAY)}
+            return checkpoint(fn, *inputs, use_reentrant=False, preserve_rng_state=False, early_stop=False, **marked)
         output = fn(*inputs)
         ref = StorageWeakRef(output.untyped_storage())
         self._dropped[ref.cdata] = (ref, fn, inputs)
@@ -99,5 +105,5 @@ class Recompute:
         if isinstance(packed, Tensor):
             return packed
         fn, inputs, shape = packed
-        with torch.no_grad():
+        with torch.no_grad(), REPLAY:
             return fn(*inputs).view(shape)
