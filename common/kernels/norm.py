@@ -24,7 +24,9 @@ def layer_norm_reference(x: Tensor, weight: Tensor, bias: Tensor, eps: float) ->
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, eps)
+    y, mean, rstd = torch.native_layer_norm(x, weight.shape, weight, bias, eps)
+    tag(mean, "norm.statistics"), tag(rstd, "norm.statistics")
+    return y
 
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:

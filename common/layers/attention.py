@@ -41,6 +41,7 @@ class Attention(nn.Module):
             cos, sin = table(record.positions.t(), self.config.dim, self.config.rotary_base, x_sBH.dtype)
             tag(cos, "rotary.table"), tag(sin, "rotary.table")
             q_SBND, k_SBGD = (self.context.kernel_set.rotate(x, cos, sin) for x in (q_SBND, k_SBGD))
+        tag(q_SBND, "attention.q"), tag(k_SBGD, "attention.k"), tag(v_SBGD, "attention.v")
         context_SBND = self.recompute("attention.core", self._core, q_SBND, k_SBGD, v_SBGD, record)
         return self.output(context_SBND)
 
@@ -53,5 +54,4 @@ class Attention(nn.Module):
 
             def keep(shape):
                 return attention_mask_BNQK(site, p, shape, first_head, q.device)
-        out = self.context.kernel_set.attention(q, k, v, record.documents, keep, p)
-        return tag(out, "attention.context")
+        return self.context.kernel_set.attention(q, k, v, record.documents, keep, p)
