@@ -43,15 +43,19 @@ def scale(p: float) -> float:
 
 
 def _draw(rows: Tensor, first: int, total: int, *parts) -> None:
-    """Fills `rows`, uint8 (n, width), the random rows first .. first + n of `total`, block by block."""
+    """Fills `rows`, contiguous uint8 (n, width), with the random rows first .. first + n of `total`, block by block."""
     n, width = rows.shape
     for block in range(first // BLOCK, (first + n - 1) // BLOCK + 1):
         low, high = block * BLOCK, min((block + 1) * BLOCK, total)
-        words = torch.empty(((high - low) * width + 7) // 8, dtype=torch.int64, device=rows.device)
-        fill_random_bytes(words, key(*parts, block))
-        drawn = words.view(torch.uint8)[: (high - low) * width].view(high - low, width)
         begin, end = max(low, first), min(high, first + n)
-        rows[begin - first:end - first] = drawn[begin - low:end - low]
+        part = rows[begin - first:end - first].view(-1)
+        seed = key(*parts, block)
+        if part.numel() == (high - low) * width and part.numel() % 8 == 0 and part.storage_offset() % 8 == 0:
+            fill_random_bytes(part.view(torch.int64), seed)
+            continue
+        words = torch.empty(((high - low) * width + 7) // 8, dtype=torch.int64, device=rows.device)
+        fill_random_bytes(words, seed)
+        part.copy_(words.view(torch.uint8)[(begin - low) * width:(end - low) * width])
 
 
 def hidden_mask_SBH(site: Site, p: float, shape: torch.Size, first: int, total: int, device) -> Tensor:
@@ -60,7 +64,7 @@ def hidden_mask_SBH(site: Site, p: float, shape: torch.Size, first: int, total: 
     drawn = torch.empty(B, S, H, dtype=torch.uint8, device=device)
     for b, sample in enumerate(site.samples):
         _draw(drawn[b], first, total, site.seed, site.step, sample, site.layer, site.name)
-    return (drawn >= threshold(p)).transpose(0, 1)
+    return drawn.ge_(threshold(p)).view(torch.bool).transpose(0, 1)
 
 
 def attention_mask_BNQK(site: Site, p: float, shape: torch.Size, first_head: int, device) -> Tensor:
@@ -70,7 +74,7 @@ def attention_mask_BNQK(site: Site, p: float, shape: torch.Size, first_head: int
     for b, sample in enumerate(site.samples):
         for n in range(N):
             _draw(drawn[b, n], 0, Q, site.seed, site.step, sample, site.layer, site.name, first_head + n)
-    return drawn >= threshold(p)
+    return drawn.ge_(threshold(p)).view(torch.bool)
 
 
 class _Dropout(Function):
