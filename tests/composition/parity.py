@@ -1,0 +1,125 @@
+"""One case of a layout, run and compared with one process.
+
+Parity, per tensor: |a - b| <= tol * max(|b|, 1e-3 * global norm / sqrt(tensors)), in 2-norms, since some gradients (a key
+bias under softmax) are zero by mathematics.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import torch
+
+from common.grid import Grid
+from common.layout import Layout
+from common.models.config import LanguageModelConfig
+from common.models.record import Record
+from common.parallel.gradients import gather_whole
+from common.training.optimizer import AdamWConfig
+from common.training.step import Execution, build, forward_backward, train_step
+
+GPT = LanguageModelConfig(pattern="[*-]*3", hidden=64, heads=4, vocab=101, sequence=24)
+LLAMA = replace(GPT, kv_heads=2, ffn=40, norm="rmsnorm", activation="swiglu", positions="rotary", tied=False, bias=False,
+                qkv_bias=True)
+ADAMW = {"fp64": AdamWConfig(clip=0.5), "fp32": AdamWConfig(clip=0.5, eps=1e-3), "bf16": AdamWConfig(clip=0.5, eps=1e-3)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layout, how it runs, and a model; everything else is fixed."""
+
+    grid: Grid = Grid()
+    sequence_parallel: bool = False
+    recompute: str = "none"
+    kernels: str = "paper"
+    dropout: float = 0.0
+    documents: bool = False
+    precision: str = "fp32"
+    model: LanguageModelConfig = GPT
+
+    @property
+    def execution(self) -> Execution:
+        return Execution(self.kernels, self.sequence_parallel, self.recompute, self.precision)
+
+    @property
+    def serial(self) -> "Case":
+        """The same training on one process."""
+        return replace(self, grid=Grid(), sequence_parallel=False, recompute="none")
+
+    def __str__(self) -> str:
+        g = self.grid
+        return (f"tp{g.tp} dp{g.dp} sp{int(self.sequence_parallel)} {self.recompute} {self.kernels} "
+                f"dropout{self.dropout} docs{int(self.documents)} {self.precision} {self.model.norm}")
+
+
+def records(case: Case, step: int, dp: int = 1, index: int = 0, batch: int = 4, micro: int = 1) -> list[Record]:
+    """Data rank `index`'s micro-batches of the global batch of `batch` sequences at `step`.
+
+    Loss masks differ in length from sequence to sequence; one sequence has no counted token at all.
+    """
+    length, vocab = case.model.sequence, case.model.vocab
+    gen = torch.Generator().manual_seed(1000 + step)
+    tokens = torch.randint(0, vocab, (batch, length + 1), generator=gen)
+    counted = torch.arange(length) < torch.tensor([length, 5, 0, length // 2]).repeat(batch // 4)[:, None]
+    ids = (torch.arange(length) // 7).expand(batch, length)
+    positions = (torch.arange(length) % 7 if case.documents else torch.arange(length)).expand(batch, length)
+    mine = range(index * batch // dp, (index + 1) * batch // dp)
+    return [Record(tokens[i:j, :-1], tokens[i:j, 1:], counted[i:j], positions[i:j], ids[i:j] if case.documents else None,
+                   tuple(step * batch + n for n in range(i, j)), step, 1)
+            for i in list(mine)[::micro] for j in [i + micro]]
+
+
+def outcome(case: Case, rank: int = 0) -> dict[str, np.ndarray]:
+    """Loss, every whole gradient, norm and clipped gradients of the first step, and all parameters after three."""
+    layout = Layout(case.grid, rank)
+    model = replace(case.model, dropout=case.dropout, attention_dropout=case.dropout)
+    adamw = ADAMW[case.precision]
+    training = build(model, case.execution, adamw, layout, seed=7)
+    gradients = training.gradients
+
+    def batch(step):
+        return records(case, step, layout.size("dp"), layout.index("dp"))
+
+    def whole(tensor_of, what):
+        return {f"{what}.{n}": gather_whole(tensor_of(n, p), f, layout).double().numpy() for n, p, f in
+                gradients.parameters}
+
+    loss, _ = forward_backward(training, batch(0))
+    gradients.reduce()
+    found = {"loss": loss.numpy(), **whole(lambda n, p: p.main_grad, "gradient")}
+    found["norm"] = gradients.clip(adamw.clip).numpy()
+    found |= whole(lambda n, p: p.main_grad, "clipped")
+    for step in range(3):
+        result = train_step(training, batch(step), 1e-2, adamw.clip)
+    found["loss after"] = np.array(result.loss)
+    found |= whole(lambda n, p: training.optimizer.main[n].detach(), "parameter")
+    return found
+
+
+def outcomes(context, cases: list[Case]) -> list[dict[str, np.ndarray]] | None:
+    """Runs on every rank; rank 0 returns what it found."""
+    found = [outcome(case, context.rank) for case in cases]
+    return found if context.rank == 0 else None
+
+
+@cache
+def serial_outcome(case: Case) -> dict[str, np.ndarray]:
+    return outcome(case.serial)
+
+
+def deviation(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, float]:
+    """Per tensor, the distance over the scale that parity divides by."""
+    assert found.keys() == expected.keys()
+    floors = {}
+    for kind in ("gradient", "clipped", "parameter"):
+        norms = [np.linalg.norm(x) for n, x in expected.items() if n.startswith(kind + ".")]
+        floors[kind] = 1e-3 * np.linalg.norm(norms) / math.sqrt(len(norms))
+    return {n: float(np.linalg.norm(found[n] - x) / max(np.linalg.norm(x), floors.get(n.split(".")[0], 0)))
+            for n, x in expected.items()}
+
+
+def assert_parity(case: Case, found: dict[str, np.ndarray], tolerance: float) -> None:
+    worst = deviation(found, serial_outcome(case.serial))
+    name = max(worst, key=worst.get)
+    assert worst[name] <= tolerance, f"{case}: {name} deviates by {worst[name]:.2e}, more than {tolerance:.0e}"

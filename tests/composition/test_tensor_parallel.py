@@ -1,0 +1,69 @@
+"""Tensor parallelism x sequence parallelism x recomputation x dropout against one process."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from common.grid import Grid
+from tests.composition.parity import GPT, LLAMA, Case, assert_parity, deviation, outcomes, serial_outcome
+from tests.distributed import ranks
+
+POLICIES = ("none", "selective", "full", "full:2", "attention.core,norm,activation")
+TOLERANCE = {"fp32": 1e-5, "fp64": 1e-10}
+
+
+def cases(tp: int, precision: str) -> list[Case]:
+    both = (False, True) if tp > 1 else (False,)
+    return [Case(Grid(tp=tp), sp, policy, "paper", dropout, bool(dropout), precision, model)
+            for sp, policy, dropout, model in product(both, POLICIES, (0.0, 0.1), (GPT, LLAMA))]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_matches_one_process(tp, precision):
+    wanted = cases(tp, precision)
+    for case, found in zip(wanted, ranks(tp, outcomes, wanted)[0], strict=True):
+        assert_parity(case, found, TOLERANCE[precision])
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_fused_attention_matches_one_process(tp):
+    wanted = [Case(Grid(tp=tp), sp, policy, "sdpa", 0.0, documents, "fp64", model) for sp, policy, documents, model in
+              product((False, True), ("none", "full"), (False, True), (GPT, LLAMA))]
+    for case, found in zip(wanted, ranks(tp, outcomes, wanted)[0], strict=True):
+        assert_parity(case, found, 1e-10)
+
+
+def test_data_parallel_ranks_divide_by_global_tokens():
+    wanted = [Case(Grid(tp=tp, dp=4 // tp), tp > 1, "none", "paper", 0.1, False, "fp64", model)
+              for tp, model in product((1, 2), (GPT, LLAMA))]
+    for case, found in zip(wanted, ranks(4, outcomes, wanted)[0], strict=True):
+        assert_parity(case, found, 1e-10)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_recomputation_changes_no_bit(tp):
+    both = (False, True) if tp > 1 else (False,)
+    wanted = [Case(Grid(tp=tp), sp, policy, "paper", 0.1, False, "fp32", model)
+              for sp, model in product(both, (GPT, LLAMA)) for policy in POLICIES]
+    found = ranks(tp, outcomes, wanted)[0]
+    for start in range(0, len(wanted), len(POLICIES)):
+        plain = found[start]
+        for case, other in zip(wanted[start + 1:start + len(POLICIES)], found[start + 1:], strict=False):
+            for name, x in plain.items():
+                assert np.array_equal(other[name], x), f"{case}: {name}"
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_bf16_is_as_close_as_one_process_in_bf16(tp):
+    """Rounding is random, so the distance to fp32 is compared as a whole, with room for a quarter more."""
+    wanted = [Case(Grid(tp=tp), sp and tp > 1, "selective", "paper", 0.1, False, "bf16", model)
+              for sp, model in product((False, True), (GPT, LLAMA))]
+    for case, found in zip(wanted, ranks(tp, outcomes, wanted)[0], strict=True):
+        exact = serial_outcome(Case(**{**case.serial.__dict__, "precision": "fp32"}))
+        own, other = deviation(serial_outcome(case.serial), exact), deviation(found, exact)
+        for kind in ("loss", "gradient", "norm", "clipped", "parameter"):
+            def size(d, kind=kind):
+                return np.sqrt(np.mean([v**2 for n, v in d.items() if n.startswith(kind)]))
+            assert size(other) <= 1.25 * size(own) + 1e-3, f"{case}: {kind} {size(other):.2e} against {size(own):.2e}"
