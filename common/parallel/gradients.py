@@ -7,7 +7,7 @@ backward, so every reduction here is a plain sum.
 import torch
 from torch import Tensor, nn
 
-from common.collectives import all_gather, all_reduce
+from common.collectives import all_gather, all_reduce, start_all_reduce
 from common.layout import Layout
 from common.parameters import Facts, named
 
@@ -53,7 +53,7 @@ class Gradients:
         """Sums over data-parallel ranks, over tensor ranks where a replicated parameter saw part of the tokens, and over
         the ranks that hold copies of one part."""
         for axes, flat in self.buffers.items():
-            flat.copy_(all_reduce(flat, self.layout.group(*axes)))
+            start_all_reduce(flat, self.layout.group(*axes), owned=True).wait()  # in place: flat is contiguous
         for group, members in self._shared().items():
             joined = torch.cat([p.main_grad.reshape(-1) for p in members])
             joined = all_reduce(joined, group)
@@ -83,18 +83,23 @@ class Gradients:
         return all_reduce(squares, self.layout.group("tp", "pp")).sqrt()
 
     @torch.no_grad()
+    def scale(self, factor: float | Tensor) -> None:
+        """Multiplies every gradient by a number or a 0-d tensor."""
+        for flat in self.buffers.values():
+            flat.mul_(factor)
+
+    @torch.no_grad()
     def clip(self, limit: float, norm: Tensor | None = None) -> Tensor:
         """Scales all gradients so that their norm is at most `limit`; returns the norm before."""
         norm = self.norm() if norm is None else norm
-        factor = (limit / (norm + 1e-6)).clamp(max=1.0)
-        for flat in self.buffers.values():
-            flat.mul_(factor.to(flat.dtype))
+        self.scale((limit / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
 
 def _move_to_main(p: nn.Parameter) -> None:
-    p.main_grad.add_(p.grad)
-    p.grad = None
+    if p.grad is not None:  # a layer that has accumulated by itself delivers nothing, and autograd calls all the same
+        p.main_grad.add_(p.grad)
+        p.grad = None
 
 
 def gather_whole(x: Tensor, facts: Facts, layout: Layout) -> Tensor:
