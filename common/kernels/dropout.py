@@ -8,6 +8,7 @@ round(256 p): the rate is a multiple of 1/256 (0.1 becomes 26/256 = 0.1016), the
 Shapes: S sequence, B micro-batch, H hidden, N local heads, Q query rows, K key rows. Masks are bool, 1 byte, True = keep.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,23 +59,41 @@ def _draw(rows: Tensor, first: int, total: int, *parts) -> None:
         part.copy_(words.view(torch.uint8)[(begin - low) * width:(end - low) * width])
 
 
+@torch.library.custom_op("common::dropout_bytes", mutates_args=())
+def _bytes(seed: int, step: int, samples: Sequence[int], layer: int, name: str, heads: Sequence[int], first: int,
+           count: int, total: int, width: int, device: torch.device) -> Tensor:
+    """Random bytes (samples, heads or 1, count, width): rows first .. first + count of `total` of each table.
+
+    One operation of torch's, so that a trace or a compiled graph holds one call, not one for every block.
+    """
+    drawn = torch.empty(len(samples), max(len(heads), 1), count, width, dtype=torch.uint8, device=device)
+    for b, sample in enumerate(samples):
+        for n, head in enumerate([[h] for h in heads] or [[]]):
+            _draw(drawn[b, n], first, total, seed, step, sample, layer, name, *head)
+    return drawn
+
+
+@_bytes.register_fake
+def _(seed, step, samples, layer, name, heads, first, count, total, width, device):
+    return torch.empty(len(samples), max(len(heads), 1), count, width, dtype=torch.uint8, device=device)
+
+
+def _keep(site: Site, p: float, heads: Sequence[int], first: int, count: int, total: int, width: int, device) -> Tensor:
+    drawn = _bytes(site.seed, site.step, site.samples, site.layer, site.name, heads, first, count, total, width,
+                   torch.device(device))
+    return drawn.ge_(threshold(p)).view(torch.bool)
+
+
 def hidden_mask_SBH(site: Site, p: float, shape: torch.Size, first: int, total: int, device) -> Tensor:
     """Mask (S, B, H) for tokens first .. first + S of sequences of `total` tokens."""
-    S, B, H = shape
-    drawn = torch.empty(B, S, H, dtype=torch.uint8, device=device)
-    for b, sample in enumerate(site.samples):
-        _draw(drawn[b], first, total, site.seed, site.step, sample, site.layer, site.name)
-    return drawn.ge_(threshold(p)).view(torch.bool).transpose(0, 1)
+    S, _, H = shape
+    return _keep(site, p, (), first, S, total, H, device).squeeze(1).transpose(0, 1)
 
 
 def attention_mask_BNQK(site: Site, p: float, shape: torch.Size, first_head: int, device) -> Tensor:
     """Mask (B, N, Q, K) for heads first_head .. first_head + N."""
-    B, N, Q, K = shape
-    drawn = torch.empty(B, N, Q, K, dtype=torch.uint8, device=device)
-    for b, sample in enumerate(site.samples):
-        for n in range(N):
-            _draw(drawn[b, n], 0, Q, site.seed, site.step, sample, site.layer, site.name, first_head + n)
-    return drawn.ge_(threshold(p)).view(torch.bool)
+    _, N, Q, K = shape
+    return _keep(site, p, range(first_head, first_head + N), 0, Q, Q, K, device)
 
 
 class _Dropout(Function):
