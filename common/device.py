@@ -26,7 +26,7 @@ class Device:
             raise ValueError(f"device index {self.index} is negative")
 
     @property
-    def torch(self) -> torch.device:
+    def torch_device(self) -> torch.device:
         return torch.device("cpu") if self.kind == "cpu" else torch.device("cuda", self.index)
 
     @property
@@ -115,8 +115,8 @@ def measured_peak(device: Device | None = None, dtype: torch.dtype = torch.float
 
 
 def _product_rate(device: Device, dtype: torch.dtype, size: int, seconds: float) -> float:
-    a = torch.randn(size, size, device=device.torch).to(dtype)
-    b = torch.randn(size, size, device=device.torch).to(dtype)
+    a = torch.randn(size, size, device=device.torch_device).to(dtype)
+    b = torch.randn(size, size, device=device.torch_device).to(dtype)
     out = a @ b
     device.synchronize()
     times: list[float] = []
