@@ -19,7 +19,7 @@ from common.parallel.gradients import gather_whole
 from common.training.optimizer import AdamWConfig
 from common.training.step import Execution, build, forward_backward, train_step
 
-GPT = LanguageModelConfig(pattern="[*-]*3", hidden=64, heads=4, vocab=101, sequence=24)
+GPT = LanguageModelConfig(pattern="[*-]*2", hidden=64, heads=4, vocab=101, sequence=24)
 LLAMA = replace(GPT, kv_heads=2, ffn=40, norm="rmsnorm", activation="swiglu", positions="rotary", tied=False, bias=False,
                 qkv_bias=True)
 ADAMW = {"fp64": AdamWConfig(clip=0.5), "fp32": AdamWConfig(clip=0.5, eps=1e-3), "bf16": AdamWConfig(clip=0.5, eps=1e-3)}
@@ -53,7 +53,7 @@ class Case:
                 f"dropout{self.dropout} docs{int(self.documents)} {self.precision} {self.model.norm}")
 
 
-def records(case: Case, step: int, dp: int = 1, index: int = 0, batch: int = 4, micro: int = 1) -> list[Record]:
+def records(case: Case, step: int, dp: int = 1, index: int = 0, batch: int = 4, micro: int = 2) -> list[Record]:
     """Data rank `index`'s micro-batches of the global batch of `batch` sequences at `step`.
 
     Loss masks differ in length from sequence to sequence; one sequence has no counted token at all.
@@ -67,7 +67,7 @@ def records(case: Case, step: int, dp: int = 1, index: int = 0, batch: int = 4, 
     mine = range(index * batch // dp, (index + 1) * batch // dp)
     return [Record(tokens[i:j, :-1], tokens[i:j, 1:], counted[i:j], positions[i:j], ids[i:j] if case.documents else None,
                    tuple(step * batch + n for n in range(i, j)), step, 1)
-            for i in list(mine)[::micro] for j in [i + micro]]
+            for i in list(mine)[::micro] for j in [min(i + micro, mine.stop)]]
 
 
 def outcome(case: Case, rank: int = 0) -> dict[str, np.ndarray]:
@@ -85,12 +85,14 @@ def outcome(case: Case, rank: int = 0) -> dict[str, np.ndarray]:
         return {f"{what}.{n}": gather_whole(tensor_of(n, p), f, layout).double().numpy() for n, p, f in
                 gradients.parameters}
 
+    training.model.train()
     loss, _ = forward_backward(training, batch(0))
     gradients.reduce()
     found = {"loss": loss.numpy(), **whole(lambda n, p: p.main_grad, "gradient")}
     found["norm"] = gradients.clip(adamw.clip).numpy()
     found |= whole(lambda n, p: p.main_grad, "clipped")
-    for step in range(3):
+    training.optimizer.step(1e-2)
+    for step in (1, 2):
         result = train_step(training, batch(step), 1e-2, adamw.clip)
     found["loss after"] = np.array(result.loss)
     found |= whole(lambda n, p: training.optimizer.main[n].detach(), "parameter")
