@@ -18,6 +18,7 @@ from common.claims.render import console, print_paper
 from common.claims.run import rows_of
 from common.claims.schema import Paper
 from common.claims.store import write_text
+from infra.setup import costs_markdown, load_costs
 from papers import FOLDER, find
 
 ROOT = FOLDER.parent
@@ -91,6 +92,7 @@ def stale_readmes(papers: tuple[Paper, ...]) -> dict[Path, str]:
             ROOT / "README.md",
             {
                 "claims": lambda: samples(listed),
+                "costs": lambda: costs_markdown(load_costs(ROOT / "infra" / "costs.toml")),
                 "runs": lambda: produced_by(listed),
                 "features": lambda: load_features(ROOT / "infra" / "features.toml").markdown(),
             },

@@ -14,7 +14,7 @@ from common.claims.judge import Row
 from common.claims.origin import origin_of
 from common.claims.published import load
 from common.claims.render import as_json, console, print_paper
-from common.claims.run import Outcome, run, select
+from common.claims.run import Outcome, chosen_producers, run, select
 from common.claims.run import rows_of as rows_of_paper
 from common.claims.schema import Paper
 
@@ -66,7 +66,14 @@ def reproduce(paper: Paper, options: Reproduce, command: str) -> list[str]:
 
 
 def run_paper(paper: Paper, options: Reproduce, command: str, notes: Console) -> Outcome:
-    """Run what the options ask for, with a line of progress per producer on `notes`."""
+    """Run what the options ask for, with a line of progress per producer on `notes`.
+
+    What is stored already is read first, so that a broken file is named before a long run and not after.
+    """
+    if not options.store:
+        rows_of_paper(paper)
+    if not chosen_producers(paper, options.claims, options.full):
+        return Outcome()
 
     def progress(line: str) -> None:
         notes.print(f"{paper.name}: {line}", style="dim", markup=False)

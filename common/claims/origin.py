@@ -34,7 +34,9 @@ def commit(root: Path) -> str:
     head = _git(root, "rev-parse", "--short=12", "HEAD")
     if head is None:
         return "no commit"
-    changed = _git(root, "status", "--porcelain", "--", *CODE, ":(exclude)papers/*/results/*", ":(exclude)*.md")
+    changed = _git(
+        root, "status", "--porcelain", "--", *CODE, ":(exclude)papers/*/results/*", ":(exclude)*.md"
+    )
     return head + ("-dirty" if changed else "")
 
 

@@ -11,7 +11,7 @@ from common.claims.judge import Row, judge
 from common.claims.listing import claims_of
 from common.claims.published import load
 from common.claims.schema import Ask, Claim, Origin, Paper, Producer, Result
-from common.claims.store import load_results, save_results
+from common.claims.store import load_results, read, save_results
 
 
 @dataclass
@@ -72,6 +72,8 @@ def run(
     """
     facts = load(paper.published)
     claims = {claim.id: claim for claim in select(claims_of(paper, facts), patterns)}
+    for path in paper.results.glob("*.json"):
+        read(path)
     outcome = Outcome()
     for producer in chosen_producers(paper, patterns, full):
         wanted = frozenset(item.id for item in producer.quantities if item.id in claims)

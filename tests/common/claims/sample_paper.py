@@ -8,7 +8,6 @@ from common.claims import (
     Ask,
     AtLeast,
     Contradiction,
-    Equal,
     Figure,
     Order,
     Paper,
@@ -159,11 +158,8 @@ def draw_angle(path: Path, rows: dict[str, Row]) -> None:
     path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 120 40" width="480">{bars}</svg>')
 
 
-def make(folder: Path, **changes) -> Paper:
-    """The paper in `folder`/sample, without results; keywords change what it declares."""
-    home = folder / "sample"
-    home.mkdir(parents=True, exist_ok=True)
-    (home / "published.toml").write_text(PUBLISHED)
+def declare(home: Path, **changes) -> Paper:
+    """The paper as its reproduce.py would declare it; keywords change what it declares."""
     declared = {
         "producers": (piles, building),
         "waits": (Waits(("table3-*",), "cluster", "needs the sea"),),
@@ -171,6 +167,14 @@ def make(folder: Path, **changes) -> Paper:
         "figures": (Figure("angle", "Angle of repose, three piles.", ("figure1-*",), draw_angle),),
     }
     return Paper(home, **(declared | changes))
+
+
+def make(folder: Path, **changes) -> Paper:
+    """The paper in `folder`/sample with its published.toml, without results."""
+    home = folder / "sample"
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "published.toml").write_text(PUBLISHED)
+    return declare(home, **changes)
 
 
 ORIGIN = Origin(
@@ -181,5 +185,3 @@ ORIGIN = Origin(
     versions={"python": "3.11.7"},
     run="now",
 )
-
-__all__ = ["Equal", "ORIGIN", "OURS", "PUBLISHED", "building", "make", "piles"]
