@@ -40,6 +40,8 @@ class _CrossEntropy(Function):
         x.exp_()
         both = all_reduce(torch.stack([x.sum(-1), picked]), group)
         total, picked = both.unbind(0)
+        for small in (total, local, mine):
+            tag(small, "loss.labels")
         ctx.save_for_backward(tag(x, "loss.logits"), total, local, mine)
         ctx.dtype = logits.dtype
         return total.log() - picked

@@ -12,6 +12,7 @@ from common.layers.context import Context
 from common.models.config import LanguageModelConfig
 from common.models.record import Record
 from common.parameters import Facts, Normal, parameter
+from common.recompute.meter import tag
 
 
 class Embedding(nn.Module):
@@ -30,17 +31,19 @@ class Embedding(nn.Module):
 
     def forward(self, record: Record) -> Tensor:
         group, scattered = self.context.tp, self.context.scattered
-        tokens_SB = record.tokens.t()
+        tokens_SB = tag(record.tokens.t(), "embedding.indices")
         if group.size == 1:
             x = nn.functional.embedding(tokens_SB, self.tokens)
         else:
             rows = self.tokens.shape[0]
             local = tokens_SB - group.index * rows
             mine = (local >= 0) & (local < rows)
-            x = nn.functional.embedding(torch.where(mine, local, 0), self.tokens) * mine[..., None]
+            local = torch.where(mine, local, 0)
+            tag(mine, "embedding.indices"), tag(local, "embedding.indices")
+            x = nn.functional.embedding(local, self.tokens) * mine[..., None]
             x = scatter_sum(x, group) if scattered else reduce_from(x, group)
         if self.positions is not None:
-            positions_SB = record.positions.t()
+            positions_SB = tag(record.positions.t(), "embedding.indices")
             x = x + nn.functional.embedding(local_slice(positions_SB, group) if scattered else positions_SB,
                                             self.positions)
         p = self.config.dropout

@@ -108,7 +108,7 @@ class Output(nn.Module):
             loss_SB = cross_entropy_reference(logits_SBV, record.labels.t())
         else:
             loss_SB = cross_entropy(logits_SBV, record.labels.t(), self.config.vocab, self.context.tp)
-        mask_SB = record.loss_mask.t()
+        mask_SB = tag(record.loss_mask.t(), "loss.labels")
         return LossTerm(torch.where(mask_SB, loss_SB, 0).sum(), mask_SB.sum())
 
 
