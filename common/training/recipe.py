@@ -1,0 +1,70 @@
+"""A recipe: everything that a run depends on. The same one is run here, traced at any size, and sent to a cluster."""
+
+from dataclasses import dataclass, field, replace
+
+from common.grid import Grid
+from common.models.config import LanguageModelConfig
+from common.training.optimizer import AdamWConfig
+from common.training.schedules import LearningRate
+from common.training.step import Execution
+from data.config import DataConfig
+from data.samples import check_batch
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """batch: sequences per optimizer step over all ranks; micro_batch: sequences per forward pass of one rank.
+
+    evaluate_every, save_every: in steps, 0 for only at the end. evaluate_sequences: of the validation split, 0 for all.
+    keep: checkpoints kept. document_mask: attention, positions and loss stop at document borders. patience: steps in a row
+    with a loss or gradient that is not finite before the run stops.
+    """
+
+    steps: int = 200
+    batch: int = 16
+    micro_batch: int = 16
+    seed: int = 1
+    document_mask: bool = False
+    evaluate_every: int = 0
+    evaluate_sequences: int = 64
+    save_every: int = 0
+    keep: int = 2
+    patience: int = 10
+    tensorboard: bool = False
+
+    def __post_init__(self):
+        for name in ("steps", "batch", "micro_batch", "keep", "patience"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: needs at least 1")
+        for name in ("seed", "evaluate_every", "evaluate_sequences", "save_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: needs at least 0")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    model: LanguageModelConfig = field(default_factory=LanguageModelConfig)
+    grid: Grid = field(default_factory=Grid)
+    execution: Execution = field(default_factory=Execution)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    rate: LearningRate = field(default_factory=LearningRate)
+    optimizer: AdamWConfig = field(default_factory=AdamWConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+
+    def check(self) -> None:
+        """Cross-field checks; raises ValueError before any process starts."""
+        self.execution.check(self.model, self.grid)
+        check_batch(self.training.batch, self.grid.dp, self.training.micro_batch)
+        if self.model.vocab < self.data.vocab:
+            raise ValueError(f"model.vocab={self.model.vocab} is smaller than data.vocab={self.data.vocab}: "
+                             "the model must cover the tokenizer")
+        if self.rate.steps != self.training.steps and self.rate.decay != "constant":
+            raise ValueError(f"rate.steps={self.rate.steps} differs from training.steps={self.training.steps}: the decay "
+                             "would end elsewhere than the run; set both")
+
+    def for_steps(self, steps: int) -> "Recipe":
+        """The same recipe over another number of steps, its schedule with it."""
+        warmup = min(self.rate.warmup, steps)
+        return replace(self, training=replace(self.training, steps=steps),
+                       rate=replace(self.rate, steps=steps, warmup=warmup))
