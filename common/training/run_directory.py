@@ -20,10 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import torch
-
-from common.claims.origin import ROOT, commit, versions
-from common.device import cpu_model, device_count, physical_cores, total_memory
+from common.claims.origin import ROOT, commit, machine, versions
+from common.device import physical_cores, total_memory
 from common.training.config_json import from_json, to_json
 
 T = TypeVar("T")
@@ -148,8 +146,7 @@ def environment(seed: int, command: str | None = None) -> dict[str, Any]:
         "commit": head.removesuffix("-dirty") if known else None,
         "dirty": head.endswith("-dirty") if known else None,
         "seed": seed,
-        "machine": {"cpu": cpu_model(), "cores": physical_cores(), "memory": total_memory(),
-                    "gpus": [torch.cuda.get_device_name(i) for i in range(device_count("cuda"))]},
+        "machine": {"name": machine(), "cores": physical_cores(), "memory": total_memory()},
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
