@@ -49,7 +49,7 @@ class _RMSNorm(Function):
         g, n = upcast(grad), upcast(x) * rstd
         gn = g * n
         d_weight = gn.reshape(-1, gn.shape[-1]).sum(0)
-        dot = torch.mv(gn.view(-1, gn.shape[-1]), upcast(weight)).view(rstd.shape).div_(gn.shape[-1])
+        dot = torch.mv(gn.reshape(-1, gn.shape[-1]), upcast(weight)).view(rstd.shape).div_(gn.shape[-1])
         d_x = (g * upcast(weight)).addcmul_(n, dot, value=-1).mul_(rstd)
         return d_x.to(x.dtype), d_weight.to(weight.dtype), None
 
