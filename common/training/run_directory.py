@@ -63,8 +63,8 @@ class RunDirectory:
         return self.path / "logs"
 
     @classmethod
-    def create(cls, root: Path, config: Any, *, recipe: str, seed: int, plan: Any = None, id: str | None = None,
-               command: str | None = None) -> Self:
+    def create(cls, root: Path, config: Any, *, recipe: str, seed: int, plan: Any = None,
+               id: str | None = None, command: str | None = None) -> Self:
         """A new directory `root`/`id` that appears complete or not at all.
 
         config: a frozen dataclass. plan: anything to_json takes. id: default is the time, the recipe and
@@ -73,7 +73,7 @@ class RunDirectory:
         """
         id = new_id(recipe) if id is None else id
         if not re.fullmatch(r"[\w+=,-][\w.+=,-]*", id):
-            raise ValueError(f"run id {id!r} is not a plain name: use letters, digits, and any of . _ - + = ,")
+            raise ValueError(f"run id {id!r} is not a plain name: use letters, digits and . _ - + = ,")
         run = cls(Path(root) / id)
         files = {run.config: to_json(config), run.environment: environment(seed, command) | {"resumes": []}}
         if plan is not None:
