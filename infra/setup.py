@@ -53,28 +53,29 @@ def duration(minutes: float) -> str:
 
 def announcement(command: str, costs: dict, installed: bool) -> str:
     """What the command is about to cost."""
-    install, run = costs["install"], costs["commands"][command]
+    run = costs["commands"][command]
     first = (
-        "Everything is installed; nothing is downloaded."
-        if installed
-        else f"Downloads about {install['download_gb']:g} GB and takes {install['disk_gb']:g} GB on disk and "
-        f"about {install['minutes']:g} minutes to install into .venv."
+        "Everything is installed; nothing is downloaded." if installed else _installation(costs["install"])
     )
-    return f"make {command}: {run['what']}.\n{first}\nThen about {duration(run['minutes'])} on 2 cores."
+    return f"make {command}: {run['what']}.\n{first}\nThen at most {duration(run['minutes'])} on 2 cores."
+
+
+def _installation(install: dict) -> str:
+    return (
+        f"The installation into .venv downloads about {install['download_gb']:g} GB, takes about "
+        f"{install['disk_gb']:g} GB on disk and, beside the download, about {duration(install['minutes'])}."
+    )
 
 
 def costs_markdown(costs: dict) -> str:
     """The costs as a table for README."""
     install = costs["install"]
-    lines = ["| command | what | after installation |", "| --- | --- | ---: |"]
+    lines = ["| command | what | after installation, at most |", "| --- | --- | ---: |"]
     for name, run in costs["commands"].items():
         lines.append(f"| `make {name}` | {run['what']} | {duration(run['minutes'])} |")
-    first = (
-        f"The first command downloads about {install['download_gb']:g} GB, takes {install['disk_gb']:g} GB "
-        f"on disk and about {install['minutes']:g} minutes to install. Measured on {costs['measured']}, on "
-        "2 cores without a GPU."
-    )
-    return "\n".join([*lines, "", first])
+    first = "The first command also sets up. " + _installation(install)
+    when = f"Measured on {install['measured']}, on 2 cores without a GPU."
+    return "\n".join([*lines, "", f"{first} {when}"])
 
 
 def fingerprint(root: Path, name: str, index: str) -> str:
@@ -153,7 +154,7 @@ def main(arguments: list[str]) -> None:
         missing = environment.missing(names)
         print(announcement(command, costs, installed=not missing), flush=True)
         if missing:
-            environment.install(names, costs["install"]["disk_gb"])
+            environment.install(names, costs["install"]["disk_gb"] + costs["install"]["download_gb"])
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import tyro
 
-from common.claims.command import Reproduce, finish, parse, print_json, run_paper
+from common.claims.command import Reproduce, finish, parse, print_json, report, run_paper
 from common.claims.features import load_features
-from common.claims.html import write_page
 from common.claims.judge import Row
 from common.claims.published import load
 from common.claims.readme import claim_table, produced_by, samples, score_table, stale
@@ -62,6 +61,10 @@ def work(options: Papers, command: str) -> list[str]:
     if (options.full or options.store) and not options.reproduce:
         raise ValueError("--full and --store say how to run: give --reproduce as well")
     notes = console(stderr=True)
+    if options.reproduce:
+        running = [item for paper in papers for item in paper.producers if options.full or not item.full]
+        minutes = sum(item.minutes for item in running)
+        notes.print(f"{len(running)} functions, about {minutes:.0f} minutes in all", style="dim")
     failures: list[str] = []
     listed: list[tuple[Paper, tuple[Row, ...]]] = []
     for paper in papers:
@@ -78,10 +81,7 @@ def work(options: Papers, command: str) -> list[str]:
         out = console()
         for paper, rows in listed:
             print_paper(out, load(paper.published), rows)
-    if options.html is not None:
-        failures += write_page(options.html, listed)
-        notes.print(f"report: {options.html}", style="dim", markup=False)
-    return failures
+    return failures + report(options.html, listed, notes)
 
 
 def stale_readmes(papers: tuple[Paper, ...]) -> dict[Path, str]:

@@ -5,11 +5,13 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
 import tyro
 from rich.console import Console
 
+from common.claims.html import write_page
 from common.claims.judge import Row
 from common.claims.origin import origin_of
 from common.claims.published import load
@@ -36,6 +38,8 @@ class Reproduce:
     """Keep the results under the paper's results/ folder."""
     full: bool = False
     """Also run the long ones."""
+    html: Path | None = None
+    """Also write the report, one page with its figures, to this file."""
 
 
 def parse(options: type[Options], program: str, arguments: Sequence[str] | None) -> Options:
@@ -62,7 +66,7 @@ def reproduce(paper: Paper, options: Reproduce, command: str) -> list[str]:
         print_json([(paper, shown)])
     else:
         print_paper(console(), load(paper.published), shown)
-    return outcome.failures
+    return outcome.failures + report(options.html, [(paper, rows)], notes)
 
 
 def run_paper(paper: Paper, options: Reproduce, command: str, notes: Console) -> Outcome:
@@ -79,6 +83,15 @@ def run_paper(paper: Paper, options: Reproduce, command: str, notes: Console) ->
         notes.print(f"{paper.name}: {line}", style="dim", markup=False)
 
     return run(paper, origin_of(command), options.claims, options.full, options.store, progress)
+
+
+def report(path: Path | None, papers: Sequence[tuple[Paper, Sequence[Row]]], notes: Console) -> list[str]:
+    """Write the page if a path is given; returns what failed."""
+    if path is None:
+        return []
+    failures = write_page(path, papers)
+    notes.print(f"report: {path}", style="dim", markup=False)
+    return failures
 
 
 def print_json(papers: Sequence[tuple[Paper, Sequence[Row]]]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from common.claims.judge import Row
 from common.claims.published import Number, Value
+from common.claims.tolerance import intervals
 
 SHORT = 4
 """Numbers of a list that fit a cell; the page shows all."""
@@ -80,10 +81,9 @@ def _ours(row: Row, limit: int | None) -> str:
     if row.result is None:
         return ""
     text = value_text(row.result.ours, limit)
-    spread = row.result.spread
-    if spread is not None and not isinstance(row.result.ours, tuple):
-        low, high = spread if not isinstance(spread[0], tuple) else spread[0]
-        text += f" ({number(float(low))} to {number(float(high))})"  # type: ignore[arg-type]
+    if row.result.spread is not None and not isinstance(row.result.ours, tuple):
+        ((low, high),) = intervals(row.result.ours, row.result.spread)
+        text += f" ({number(low)} to {number(high)})"
     return text
 
 

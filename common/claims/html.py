@@ -10,13 +10,14 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from common.claims.format import NUMBER, align, by_group, cells, value_text
+from common.claims.format import NUMBER, align, by_group, cells, number, value_text
 from common.claims.judge import VERDICTS, Row
 from common.claims.published import Facts, load
 from common.claims.render import score_text
 from common.claims.run import scores
 from common.claims.schema import KINDS, Figure, Origin, Paper
 from common.claims.store import write_text
+from common.claims.tolerance import intervals
 
 FINDINGS = ("missed", "paper-inconsistent")
 NUMERIC = ("published", "ours", "error, %")
@@ -144,7 +145,7 @@ def _table(rows: Sequence[Row]) -> str:
         body.append(_heading(listed[0][0]))
         for row, item, theirs, mine, error in listed:
             demanded = row.claim.tolerance.text() if row.claim.tolerance else ""
-            detail = f' title="{escape(row.result.detail)}"' if row.result and row.result.detail else ""
+            detail = f' title="{escape(_detail(row))}"' if _detail(row) else ""
             body.append(
                 f"<tr><td{detail}>{escape(item.text)}</td>{theirs}{mine}<td>{escape(item.unit)}</td>{error}"
                 f'<td class="soft">{escape(demanded)}</td><td class="{row.verdict}">{row.verdict}</td>'
@@ -167,6 +168,16 @@ def _numbers(texts: Sequence[str]) -> list[str]:
         pad = f'<span class="pad">{padded[len(text) :]}</span>' if len(padded) > len(text) else ""
         found.append(f'<td class="{_shape(text)}">{escape(text)}{pad}</td>')
     return found
+
+
+def _detail(row: Row) -> str:
+    """What ours is, and the spread of each of its numbers."""
+    if row.result is None:
+        return ""
+    spread = row.result.spread
+    found = () if spread is None else intervals(row.result.ours, spread)
+    ranges = ", ".join(f"{number(low)} to {number(high)}" for low, high in found)
+    return "; ".join(text for text in (row.result.detail, f"spread {ranges}" if ranges else "") if text)
 
 
 def _shape(text: str) -> str:

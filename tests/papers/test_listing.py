@@ -107,12 +107,13 @@ def test_json_for_machines(tree: Path) -> None:
 
 
 def test_one_paper_reproduced_stored_and_listed(tree: Path) -> None:
-    done = python(tree, "papers.sample.reproduce", "table1-weight", "--json", "--store")
+    done = python(tree, "papers.sample.reproduce", "table1-weight", "--json", "--store", "--html", "a.html")
     claims = claims_of(done)
     assert list(claims) == ["table1-weight/small_gb", "table1-weight/large_gb"]
     origin = claims["table1-weight/large_gb"]["origin"]
     assert origin["run"] == "now"
-    assert origin["command"] == "python -m papers.sample.reproduce table1-weight --json --store"
+    assert origin["command"] == "python -m papers.sample.reproduce table1-weight --json --store --html a.html"
+    assert (tree / "a.html").exists()
     assert "piles: 2 claims" in done.stderr
     listed = claims_of(python(tree, "papers", "sample", "--json"))["table1-weight/large_gb"]
     assert (listed["verdict"], listed["origin"]) == ("missed", origin | {"run": "stored"})
@@ -121,6 +122,7 @@ def test_one_paper_reproduced_stored_and_listed(tree: Path) -> None:
 def test_all_papers_reproduced_with_a_page_and_readmes(tree: Path) -> None:
     done = python(tree, "papers", "--reproduce", "--full", "--store", "--html", "results/index.html")
     assert done.returncode == 0, done.stderr
+    assert "2 functions, about 90 minutes in all" in done.stderr
     assert "Table 1: 3 met, 1 missed" in done.stdout and "paper-inconsistent" in done.stdout
     assert "<h1>Megaline</h1>" in (tree / "results" / "index.html").read_text()
     assert sorted(path.name for path in (tree / "papers/sample/results").iterdir()) == [

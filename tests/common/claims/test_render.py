@@ -150,6 +150,7 @@ def test_the_page_is_whole_and_stands_alone(paper_and_rows, tmp_path: Path) -> N
     assert page.words.index("Misses and contradictions") < page.words.index("Height of a pile")
     for text in ("ours 1,100.0 GB, +5.62 %", "ours follows Section 4", "needs the sea", "within 0.1 %"):
         assert text in page.words
+    assert 'title="three piles; spread 3.0 to 3.2, 4.8 to 5.1, 8.1 to 8.8"' in path.read_text()
 
 
 def test_the_page_escapes_what_it_is_given(tmp_path: Path) -> None:
