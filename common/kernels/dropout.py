@@ -36,6 +36,8 @@ def threshold(p: float) -> int:
     """Bytes below this are dropped."""
     if not 0 <= p < 1:
         raise ValueError(f"dropout={p}: a probability from 0 up to, not including, 1")
+    if p and not round(p * 256):
+        raise ValueError(f"dropout={p} drops nothing: rates are multiples of 1/256; use 0, or at least 0.002")
     return min(round(p * 256), 255)
 
 
