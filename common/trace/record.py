@@ -108,6 +108,8 @@ class Recorder(TorchDispatchMode):
 
     def _operation(self, func, args, kwargs, out) -> None:
         inputs, outputs = list(tensors([*args, *kwargs.values()])), list(tensors(out))
+        if not inputs and not outputs:  # a question about types
+            return
         self.operations.append(Operation(
             f"{func.namespace}.{func.overloadpacket.__name__}", *self._where(),
             tuple(tuple(x.shape) for x in inputs), tuple(tuple(x.shape) for x in outputs),

@@ -5,7 +5,7 @@ The model, its layers, gradients and optimizer are those that train; nothing her
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import torch
 from torch import Tensor
@@ -50,8 +50,8 @@ class Trace:
     state: dict[str, int]
     saved: dict[str, int]
     peaks: dict[str, int]
-    operations: tuple[Operation, ...]
-    messages: tuple[Message, ...]
+    operations: tuple[Operation, ...] = field(repr=False)
+    messages: tuple[Message, ...] = field(repr=False)
 
     @property
     def state_bytes(self) -> int:

@@ -47,7 +47,7 @@ def free(func: torch._ops.OpOverload) -> bool:
     """Whether the operation runs nothing: a view, an allocation, a query."""
     returns = func._schema.returns
     view = bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-    return view or func.namespace in ("prim", "profiler") or func.overloadpacket in ALLOCATIONS | RENAMES
+    return view or func.namespace == "prim" or func.overloadpacket in ALLOCATIONS | RENAMES
 
 
 def flops(func: torch._ops.OpOverload, args, kwargs, out) -> int:
