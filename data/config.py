@@ -13,7 +13,7 @@ class DataConfig:
     """Corpus, tokenizer and split. Every field changes the prepared data, so every field is in its name."""
 
     source: str = PACKAGES
-    """ "packages" for the text of installed Python packages, or a text file, a .jsonl file or a folder of them."""
+    """ "packages" for the text of installed packages, or a text file, a .jsonl file or a folder of them."""
     vocab: int = 4096
     """Entries of the byte-level BPE vocabulary, the end-of-document token included."""
     seed: int = 0
@@ -51,14 +51,14 @@ class DataConfig:
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
         if not SMALLEST_VOCABULARY <= self.vocab <= LARGEST_VOCABULARY:
-            raise ValueError(f"vocab={self.vocab}: byte-level BPE needs {SMALLEST_VOCABULARY} entries (256 bytes and "
-                             f"the end of document) to {LARGEST_VOCABULARY}")
+            raise ValueError(f"vocab={self.vocab}: byte-level BPE needs {SMALLEST_VOCABULARY} entries (256 "
+                             f"bytes and the end of document) to {LARGEST_VOCABULARY}")
         if self.max_bytes is not None and self.max_bytes < 1:
             raise ValueError(f"max_bytes={self.max_bytes} must be positive, or left out for everything")
         if not 0 <= self.code_share <= 1:
             raise ValueError(f"code_share={self.code_share} must lie between 0 (docstrings alone) and 1")
         if not 0 < self.held_out < 0.5:
-            raise ValueError(f"held_out={self.held_out} must lie between 0 and 0.5, so that text is left to train on")
+            raise ValueError(f"held_out={self.held_out} must lie between 0 and 0.5 to leave training text")
         if not 0 < self.near_threshold <= 1:
             raise ValueError(f"near_threshold={self.near_threshold} must be above 0 and at most 1")
         if self.source == PACKAGES:

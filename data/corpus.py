@@ -1,4 +1,4 @@
-"""A corpus: read, deduplicated, then split so that no package is in two splits, with a report of what leaks."""
+"""A corpus: read, deduplicated, then split so that no package is in two splits, with what leaks measured."""
 
 import hashlib
 from collections.abc import Callable
@@ -48,13 +48,14 @@ def position(unit: str, seed: int) -> int:
 
 
 def split_borders(documents: list[Document], config: DataConfig) -> tuple[int, int]:
-    """Positions at which validation and test units end: each holds the share held_out of the bytes, or one unit."""
+    """Positions at which validation and test end: each holds the share held_out of the bytes, or one unit."""
     sizes: dict[str, int] = {}
     for document in documents:
         sizes[document.package] = sizes.get(document.package, 0) + len(document.text.encode())
     if len(sizes) < 3:
-        raise ValueError(f"source {config.source!r} has {len(sizes)} separate text(s) after deduplication; training, "
-                         "validation and test need three: separate texts with blank lines, or give more files or records")
+        raise ValueError(f"source {config.source!r} has {len(sizes)} separate text(s) after deduplication; "
+                         "training, validation and test need three: separate texts with blank lines, or give "
+                         "more files or records")
     units = sorted(sizes, key=lambda unit: position(unit, config.seed))
     share = config.held_out * sum(sizes.values())
     borders, held = [], 0
@@ -69,9 +70,9 @@ def split_borders(documents: list[Document], config: DataConfig) -> tuple[int, i
 
 
 def assign(documents: list[Document], kept: np.ndarray, config: DataConfig) -> list[str]:
-    """Split of every document, by its package; a local source's units are cut by the bytes of what was kept."""
+    """Split of every document, by its package; a local source is cut by the bytes of what was kept."""
     if config.path is None:
-        split_of = {package: split for split, packages in config.package_split.items() for package in packages}
+        split_of = {name: split for split, packages in config.package_split.items() for name in packages}
         return [split_of[document.package] for document in documents]
     first, second = split_borders([documents[i] for i in kept], config)
 
@@ -82,8 +83,9 @@ def assign(documents: list[Document], kept: np.ndarray, config: DataConfig) -> l
     names = [split(document.package) for document in documents]
     size = {split: sum(len(documents[i].text) for i in kept if names[i] == split) for split in SPLITS}
     if size["train"] < (0.5 - config.held_out) * sum(size.values()):
-        raise ValueError(f"source {config.source!r}: with seed={config.seed} one large text is held out and training "
-                         "gets less than half of its share; cut that text into several or try another seed")
+        raise ValueError(f"source {config.source!r}: with seed={config.seed} one large text is held out and "
+                         "training gets less than half of its share; cut that text into several or try "
+                         "another seed")
     return names
 
 
@@ -96,7 +98,8 @@ def numbers(splits: list[str], among: np.ndarray) -> dict[str, np.ndarray]:
 def measure(stream: WordStream, members: dict[str, np.ndarray], size: int) -> dict[str, dict]:
     """Leaks of the held-out splits from the training split, as plain dicts."""
     held_out = {split: stream.take(members[split]) for split in HELD_OUT}
-    return {split: asdict(leak) for split, leak in leaks(stream.take(members["train"]), held_out, size).items()}
+    found = leaks(stream.take(members["train"]), held_out, size)
+    return {split: asdict(leak) for split, leak in found.items()}
 
 
 def build(config: DataConfig, progress: Callable[[str], None] = lambda stage: None) -> Corpus:
@@ -133,7 +136,7 @@ def build(config: DataConfig, progress: Callable[[str], None] = lambda stage: No
 
 
 def counts(documents: list[Document]) -> dict:
-    """Documents, UTF-8 bytes, bytes that are code, and the units they come from (named where they are few)."""
+    """Documents, UTF-8 bytes, bytes of code, and the units they come from (named where they are few)."""
     units = sorted({document.package for document in documents})
     return {
         "documents": len(documents),

@@ -67,7 +67,7 @@ def exact_representatives(documents: list[Document], candidates: np.ndarray) -> 
 
 
 def shingle_sets(stream: WordStream, size: int) -> list[np.ndarray]:
-    """Sorted distinct hashes of each document's runs of `size` words; of the whole of it where it is shorter."""
+    """Sorted distinct hashes of each document's runs of `size` words; of all its words where it has fewer."""
     values, document = stream.windows(size)
     sets = np.split(values, np.searchsorted(document, np.arange(1, len(stream.lengths))))
     for i in np.flatnonzero(stream.lengths < size):
@@ -105,7 +105,7 @@ def deduplicate(documents: list[Document], stream: WordStream, *, min_characters
     that sorts first. Returns the indices, in order, of the documents that are not near-empty and of those
     that stay, and the counts.
     """
-    filled = np.array([i for i, each in enumerate(documents) if not near_empty(each, min_characters)], np.int64)
+    filled = np.flatnonzero([not near_empty(document, min_characters) for document in documents])
     distinct = exact_representatives(documents, filled)
     groups = near_clusters(stream.take(distinct), threshold, shingle, permutations) if distinct.size else []
 

@@ -1,7 +1,7 @@
 """How much of the held-out text also stands in the training text: shared windows of n words.
 
 The measure of decontamination since GPT-3 (Brown et al. 2020, appendix C: n = 13). Windows stay within a
-document. A held-out document shorter than n words counts as one window, compared with all windows of its length.
+document. A held-out document shorter than n words is one window, compared with all windows of its length.
 """
 
 from dataclasses import dataclass

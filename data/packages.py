@@ -58,7 +58,7 @@ def uniform(name: str, salt: str) -> float:
 
 
 def source_files(package: str, code_share: float) -> list[SourceFile]:
-    """The package's Python files outside its tests, in an order that is a fixed shuffle of their names.
+    """The package's Python files outside its tests.
 
     code_share: share of the files, chosen by a hash of their names, of which the code is taken as well.
     """
@@ -71,7 +71,7 @@ def source_files(package: str, code_share: float) -> list[SourceFile]:
             name = file.as_posix()
             code = uniform(name, "code") < code_share
             files.append(SourceFile(str(file.locate()), name, package, code))
-    return sorted(files, key=lambda file: uniform(file.name, "order"))
+    return files
 
 
 def definitions(module: ast.Module) -> Iterator[tuple[str, ast.AST]]:
@@ -84,8 +84,8 @@ def definitions(module: ast.Module) -> Iterator[tuple[str, ast.AST]]:
             if node is not module:
                 name = f"{prefix}.{node.name}" if prefix else node.name
             yield name, node
-        children = [child for field in NESTED for child in getattr(node, field, ()) if isinstance(child, BLOCKS)]
-        stack.extend((name, child) for child in reversed(children))
+        children = [child for field in NESTED for child in getattr(node, field, ())]
+        stack.extend((name, child) for child in reversed(children) if isinstance(child, BLOCKS))
 
 
 def docstring(node: ast.AST) -> ast.Constant | None:

@@ -30,7 +30,7 @@ def round_keys(*key: int) -> np.ndarray:
 
 
 def permute(x: np.ndarray, n: int, *key: int) -> np.ndarray:
-    """Where the permutation of 0 to n - 1 under this key sends each x; int64 in and out, any shape, n < 2^62."""
+    """Where the key's permutation of 0 to n - 1 sends each x; int64 in and out, any shape, n < 2^62."""
     half = np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
     low = np.uint64((1 << int(half)) - 1)
     keys = round_keys(*key)

@@ -64,7 +64,7 @@ class Prepared:
 
 
 def content_hash(config: DataConfig) -> str:
-    """Hash of the configuration and of all that the result depends on: versions, or the local files' content."""
+    """Hash of the configuration and of all the result depends on: versions, or the local files' content."""
     facts = {"config": asdict(config), "format": DATA_VERSION,
              "libraries": {name: importlib.metadata.version(name) for name in LIBRARIES}}
     if config.path is None:
@@ -74,7 +74,8 @@ def content_hash(config: DataConfig) -> str:
         facts["files"] = {}
         for path in local_files(config.path):
             with path.open("rb") as file:
-                facts["files"][str(path.relative_to(config.path))] = hashlib.file_digest(file, "sha256").hexdigest()
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            facts["files"][str(path.relative_to(config.path))] = digest
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -86,7 +87,8 @@ def exclusive(path: Path) -> Iterator[None]:
         yield
 
 
-def prepare(config: DataConfig, cache: Path = CACHE, progress: Callable[[str], None] = lambda stage: None) -> Prepared:
+def prepare(config: DataConfig, cache: Path = CACHE,
+            progress: Callable[[str], None] = lambda stage: None) -> Prepared:
     """The prepared data of this configuration, made now if it is not in the cache.
 
     It lies in cache/<hash>, complete or absent: it is made under another name and renamed. progress is called
@@ -142,7 +144,8 @@ def build(config: DataConfig, directory: Path, progress: Callable[[str], None]) 
         facts["tokens"] = len(TokenReader(path))
         facts["bytes_per_token"] = facts["bytes"] / (facts["tokens"] - facts["documents"])
     report["seconds"] = round(time.monotonic() - started, 1)
-    (directory / "report.json").write_text(json.dumps(report, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    content = json.dumps(report, indent=1, sort_keys=True) + "\n"
+    (directory / "report.json").write_text(content, encoding="utf-8")
 
 
 @contextmanager
@@ -151,8 +154,8 @@ def progress_bar() -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import Progress, TimeElapsedColumn
 
-    console = Console(stderr=True)
-    with Progress(*Progress.get_default_columns()[:2], TimeElapsedColumn(), console=console, transient=True) as bar:
+    columns = (*Progress.get_default_columns()[:2], TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("data", total=STAGES)
         started = itertools.count()
 
@@ -177,8 +180,8 @@ def table(prepared: Prepared) -> None:
                     f"{facts['bytes_per_token']:.2f}", *shares)
     Console().print(out)
     removed = report["removed"]
-    print(f"leak: share of windows of {report['leak_words']} words that the training text holds as well, after and "
-          "before removing duplicates")
+    print(f"leak: share of windows of {report['leak_words']} words that the training text holds as well, "
+          "after and before removing duplicates")
     print(f"removed: {removed['near_empty']:,} near-empty, {removed['exact_duplicates']:,} exact and "
           f"{removed['near_duplicates']:,} near duplicates ({removed['near_clusters']:,} clusters)")
 

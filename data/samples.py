@@ -1,7 +1,8 @@
 """Fixed-length samples of a token stream, their order, and the micro-batches each rank trains on.
 
-Sample i covers tokens [i S, i S + S + 1): S inputs and their S labels, one token further. Samples do not share
-inputs, and every token but the first of the stream, and the tail after the last whole sample, is a label once.
+Sample i covers tokens [i S, i S + S + 1): S inputs and their S labels, one token further. Samples do not
+share inputs, and every token but the first of the stream, and the tail after the last whole sample, is a
+label once.
 """
 
 from collections.abc import Iterator
@@ -24,8 +25,9 @@ class Samples:
         if sequence < 1:
             raise ValueError(f"sequence={sequence} must be at least 1")
         if len(reader) < sequence + 1:
-            raise ValueError(f"sequence={sequence} is longer than the data: {reader.path} holds {len(reader)} tokens, "
-                             f"one sample needs {sequence + 1}; use at most {max(len(reader) - 1, 0)} or more text")
+            raise ValueError(f"sequence={sequence} is longer than the data: {reader.path} holds "
+                             f"{len(reader)} tokens, one sample needs {sequence + 1}; use at most "
+                             f"{max(len(reader) - 1, 0)} or more text")
         if vocab is not None and vocab < reader.vocab:
             raise ValueError(f"vocabulary of {vocab} is smaller than that of {reader.path}, {reader.vocab}; "
                              f"set the model's to at least {reader.vocab}")
@@ -65,7 +67,8 @@ class SampleOrder:
 def check_batch(global_batch: int, dp_size: int, micro_batch: int) -> None:
     """Raises ValueError unless the global batch divides into the ranks' micro-batches."""
     if min(global_batch, dp_size, micro_batch) < 1:
-        raise ValueError(f"global_batch={global_batch}, dp={dp_size} and micro_batch={micro_batch} must be positive")
+        raise ValueError(f"global_batch={global_batch}, dp={dp_size}, micro_batch={micro_batch}: "
+                         "all must be positive")
     each = dp_size * micro_batch
     if global_batch % each:
         below = global_batch // each * each
@@ -74,14 +77,15 @@ def check_batch(global_batch: int, dp_size: int, micro_batch: int) -> None:
                          f"{micro_batch} = {each}; use {nearest}")
 
 
-def batches(samples: Samples, order: SampleOrder, *, step: int, global_batch: int, micro_batch: int, seed: int,
-            dp_rank: int = 0, dp_size: int = 1, document_mask: bool = False, first: int | None = None) -> list[Record]:
+def batches(samples: Samples, order: SampleOrder, *, step: int, global_batch: int, micro_batch: int,
+            seed: int, dp_rank: int = 0, dp_size: int = 1, document_mask: bool = False,
+            first: int | None = None) -> list[Record]:
     """The micro-batches of one step for one data-parallel rank, global_batch / (dp_size micro_batch) of them.
 
     The step's samples stand at global positions first to first + global_batch - 1; first is
     step * global_batch unless the batch size changes in training. Each rank takes a contiguous share, so the
-    union over ranks, and each sample's number in `Record.samples` (its global position), is the same for every
-    dp_size and micro_batch. seed: the run's, for the dropout masks.
+    union over ranks, and each sample's number in `Record.samples` (its global position), is the same for
+    every dp_size and micro_batch. seed: the run's, for the dropout masks.
 
     document_mask: `documents` numbers the documents of each row from 0, `positions` restart at each of them,
     and the loss at a document's last input, its end-of-document token, is masked: the first token of the next
@@ -112,8 +116,8 @@ def held_out_batches(samples: Samples, *, micro_batch: int, dp_rank: int = 0, dp
     has equally many micro-batches.
     """
     if min(micro_batch, dp_size) < 1 or not 0 <= dp_rank < dp_size:
-        raise ValueError(f"dp_rank={dp_rank}, dp={dp_size}, micro_batch={micro_batch}: sizes are positive and the "
-                         "rank lies below dp")
+        raise ValueError(f"dp_rank={dp_rank}, dp={dp_size}, micro_batch={micro_batch}: sizes are positive "
+                         "and the rank lies below dp")
     rows = -(-(len(samples.reader) - 1) // samples.sequence)
     empty = np.zeros(0, dtype=np.int64)
     for base in range(0, rows, dp_size * micro_batch):
@@ -124,7 +128,7 @@ def held_out_batches(samples: Samples, *, micro_batch: int, dp_rank: int = 0, dp
 
 def record(rows: list[tuple[np.ndarray, np.ndarray]], numbers: range, sequence: int, step: int, seed: int,
            document_mask: bool) -> Record:
-    """A micro-batch (B, S) from rows of (tokens, document numbers), each (S + 1,) or shorter, then without loss."""
+    """A micro-batch (B, S) from rows of (tokens, document numbers), (S + 1,) or shorter with a masked end."""
     tokens = np.zeros((len(rows), sequence + 1), dtype=np.int64)
     documents = np.full((len(rows), sequence + 1), -1, dtype=np.int64)
     for row, (row_tokens, row_documents) in enumerate(rows):

@@ -17,8 +17,8 @@ PIECE_CHARACTERS = (512, 16_384)
 def local_files(source: Path) -> list[Path]:
     """The file itself, or the text and JSON-lines files under the folder in order of their names."""
     if not source.exists():
-        raise ValueError(f"source {str(source)!r} does not exist; give a text file, a .jsonl file, a folder of them, "
-                         'or "packages"')
+        raise ValueError(f"source {str(source)!r} does not exist; give a text file, a .jsonl file, a "
+                         'folder of them, or "packages"')
     if source.is_file():
         return [source]
     suffixes = TEXT_SUFFIXES | JSONL_SUFFIXES
@@ -36,13 +36,14 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             if number == 1:
                 raw = raw.removeprefix(b"\xef\xbb\xbf")
             if b"\0" in raw:
-                raise ValueError(f"{path}, line {number}: a zero byte, so this is not UTF-8 text but a binary "
-                                 "or UTF-16 file; convert it to UTF-8 text or JSON lines")
+                raise ValueError(f"{path}, line {number}: a zero byte, so this is not UTF-8 text but a "
+                                 "binary or UTF-16 file; convert it to UTF-8 text or JSON lines")
             try:
                 yield number, raw.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise ValueError(f"{path}, line {number}: byte 0x{raw[error.start]:02x} at column {error.start + 1} "
-                                 "is not UTF-8; convert the file, for instance with iconv -t UTF-8") from None
+                raise ValueError(f"{path}, line {number}: byte 0x{raw[error.start]:02x} at column "
+                                 f"{error.start + 1} is not UTF-8; convert the file, for instance with "
+                                 "iconv -t UTF-8") from None
 
 
 def read_text(path: Path, name: str, whole: bool) -> Iterator[Document]:

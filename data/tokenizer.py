@@ -100,12 +100,13 @@ def load(path: Path, sha256: str | None = None) -> Tokenizer:
     content = path.read_bytes()
     found = hashlib.sha256(content).hexdigest()
     if sha256 is not None and found != sha256:
-        raise ValueError(f"tokenizer {path} has sha256 {found[:12]}..., the tokens were made with {sha256[:12]}...; "
-                         "use the tokenizer that lies beside the tokens or prepare the data anew")
+        raise ValueError(f"tokenizer {path} has sha256 {found[:12]}..., the tokens were made with "
+                         f"{sha256[:12]}...; use the tokenizer that lies beside the tokens or prepare "
+                         "the data anew")
     try:
         backend = tokenizers.Tokenizer.from_str(content.decode())
     except Exception as error:  # tokenizers raises bare Exception for a file it cannot parse
         raise ValueError(f"tokenizer {path} is not a tokenizers JSON file: {error}") from None
     if backend.token_to_id(END_OF_DOCUMENT) is None:
-        raise ValueError(f"tokenizer {path} has no {END_OF_DOCUMENT} token, which marks the end of a document")
+        raise ValueError(f"tokenizer {path} has no {END_OF_DOCUMENT}, which marks the end of a document")
     return Tokenizer(backend)

@@ -73,12 +73,13 @@ class Header:
 
 
 def unpack(raw: bytes, path: Path) -> Header:
-    """The header in these bytes. Raises ValueError naming the file if they hold none this version can read."""
+    """The header in these bytes. Raises ValueError naming the file if they hold none this code can read."""
     if len(raw) < HEADER_BYTES or raw[: len(MAGIC)] != MAGIC:
         raise ValueError(f"{path} is not a token file; python -m data.prepare makes one")
     magic, version, code, tokens, documents, vocab, eod, tokenizer, body, crc = HEADER.unpack_from(raw)
     if version != VERSION:
-        raise ValueError(f"{path} has format version {version}, this code reads {VERSION}; prepare the data anew")
+        raise ValueError(f"{path} has format version {version}, this code reads {VERSION}; "
+                         "prepare the data anew")
     if zlib.crc32(raw[: HEADER.size - 4]) != crc:
         raise ValueError(f"{path} has a damaged header; prepare the data anew")
     return Header(code, tokens, documents, vocab, eod, tokenizer.hex(), body.hex())
@@ -160,21 +161,22 @@ class TokenReader:
             self.header = unpack(file.read(HEADER_BYTES), path)
         size = os.path.getsize(path)
         if size != self.header.file_bytes:
-            raise ValueError(f"{path} has {size} bytes, its header says {self.header.file_bytes}: it was cut or "
-                             "written over; prepare the data anew")
+            raise ValueError(f"{path} has {size} bytes, its header says {self.header.file_bytes}: it was cut "
+                             "or written over; prepare the data anew")
         self.path = path
         if self.header.tokens:
             self._tokens = np.memmap(path, self.header.dtype, "r", HEADER_BYTES, (self.header.tokens,))
         else:
             self._tokens = np.zeros(0, self.header.dtype)
-        self.index = DocumentIndex(np.memmap(path, "<i8", "r", self.header.offsets_at, (self.header.documents + 1,)))
+        offsets = np.memmap(path, "<i8", "r", self.header.offsets_at, (self.header.documents + 1,))
+        self.index = DocumentIndex(offsets)
         self.vocab, self.eod = self.header.vocab, self.header.eod
 
     def __len__(self) -> int:
         return self.header.tokens
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens start to stop - 1 as int64. Raises ValueError beyond the ends or for ids outside the vocabulary."""
+        """Tokens start to stop - 1, int64. Raises ValueError beyond the ends or the vocabulary."""
         if not 0 <= start <= stop <= len(self):
             raise ValueError(f"tokens {start} to {stop} of {self.path}, which holds {len(self)}")
         tokens = self._tokens[start:stop].astype(np.int64)

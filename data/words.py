@@ -42,7 +42,8 @@ class WordStream:
             found = words(text)
             for word in found:
                 if word not in known:
-                    known[word] = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "big")
+                    digest = hashlib.blake2b(word.encode(), digest_size=8).digest()
+                    known[word] = int.from_bytes(digest, "big")
             parts.append(np.array([known[word] for word in found], dtype=np.uint64))
             starts.append(starts[-1] + len(found))
         hashes = np.concatenate(parts) if parts else np.zeros(0, np.uint64)

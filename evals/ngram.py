@@ -4,8 +4,8 @@ For a history h and a token w, with a(·) the adjusted counts below and h' the h
 
     p(w | h) = max(a(h w) - D(a(h w)), 0) / S(h) + (D1 N1(h) + D2 N2(h) + D3 N3+(h)) / S(h) · p(w | h')
 
-where S(h) is the sum of a(h w) over w and Nk(h) the number of w with a(h w) = k (3+: three or more). A history
-never seen leaves p(w | h'). The recursion ends at p(w | nothing), which is mixed with 1 / V in the same way.
+where S(h) is the sum of a(h w) over w and Nk(h) the number of w with a(h w) = k (3+: three or more). A
+history never seen leaves p(w | h'). The recursion ends at p(w | nothing), mixed with 1 / V in the same way.
 With n1 to n4 the number of n-grams of an order whose adjusted count is 1 to 4, Y = n1 / (n1 + 2 n2),
 
     D1 = 1 - 2 Y n2 / n1    D2 = 2 - 3 Y n3 / n2    D3+ = 3 - 4 Y n4 / n3
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Used where n1 to n4 leave a discount undefined or outside of [0, k]; the values of KenLM's --discount_fallback.
+# Used where n1 to n4 leave a discount undefined or outside of [0, k]; values of KenLM's --discount_fallback.
 FALLBACK = (0.5, 1.0, 1.5)
 
 
@@ -31,9 +31,9 @@ FALLBACK = (0.5, 1.0, 1.5)
 class Order:
     """The n-grams of one order.
 
-    keys: int64 (n-grams,), sorted: index of the history in the order below, times V, plus the token (order 1: the
-    token). weight: float64 (n-grams,), (a - D(a)) / S(history). backoff: float64, for each n-gram of the order
-    below as a history, the share left to p(w | h'); 1 where no token follows.
+    keys: int64 (n-grams,), sorted: index of the history in the order below, times V, plus the token (order 1:
+    the token). weight: float64 (n-grams,), (a - D(a)) / S(history). backoff: float64, for each n-gram of the
+    order below as a history, the share left to p(w | h'); 1 where no token follows.
     discounts: D1, D2, D3+. fallback: whether they are FALLBACK for want of counts.
     """
 
@@ -56,7 +56,7 @@ class NGram:
         """Natural log probability of each token given those before it, float64 (tokens,).
 
         tokens: integers (tokens,), documents each ended by eod, as in a token file. window: the length S of a
-        model's samples; token t > 0 is then predicted from tokens no older than S ⌊(t - 1) / S⌋, as it is there.
+        model's samples; token t > 0 is then predicted from tokens no older than S ⌊(t - 1) / S⌋, as there.
         """
         ids = checked(tokens, self.vocab)
         stream = np.concatenate([[self.eod], ids])
@@ -84,12 +84,13 @@ def checked(tokens: np.ndarray, vocab: int) -> np.ndarray:
     if ids.ndim != 1 or not ids.size:
         raise ValueError(f"tokens must be a non-empty row, not of shape {ids.shape}")
     if ids.min() < 0 or ids.max() >= vocab:
-        raise ValueError(f"token {ids.min() if ids.min() < 0 else ids.max()} is outside of the vocabulary of {vocab}")
+        outside = ids.min() if ids.min() < 0 else ids.max()
+        raise ValueError(f"token {outside} is outside of the vocabulary of {vocab}")
     return ids
 
 
 def reach(stream: np.ndarray, eod: int) -> np.ndarray:
-    """Tokens that may serve as history of each, back to and with the last end of document; int64, 0 for the first."""
+    """Tokens that may serve as history of each, back to and with the last end of document; int64."""
     at = np.arange(len(stream))
     last = np.maximum.accumulate(np.where(stream == eod, at, 0))
     return np.concatenate([[0], at[1:] - last[:-1]])
@@ -140,7 +141,8 @@ def train(tokens: np.ndarray, vocab: int, eod: int, order: int = 5) -> NGram:
     """Count and estimate. tokens: integers (tokens,), documents each ended by eod.
 
     Counting sorts the positions of the stream once for each order, with no Python loop over n-grams: at
-    order 5 about 120 bytes of memory a token. Raises ValueError for tokens outside the vocabulary or an order below 1.
+    order 5 about 120 bytes of memory a token. Raises ValueError for tokens outside the vocabulary or an order
+    below 1.
     """
     if order < 1:
         raise ValueError(f"order={order} must be at least 1")
@@ -175,7 +177,7 @@ def train(tokens: np.ndarray, vocab: int, eod: int, order: int = 5) -> NGram:
 
 
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Sorted distinct values, where each first occurs, the index of every value among them, and their counts."""
+    """Sorted distinct values, where each first occurs, the index of every value among them, their counts."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     new = np.ones(len(values), dtype=bool)

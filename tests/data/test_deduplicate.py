@@ -91,7 +91,8 @@ def test_pairs_are_decided_by_the_exact_similarity(threshold):
 
 def test_short_and_symbolic_documents_are_not_all_equal():
     """Texts with fewer words than a shingle, or with no word at all, have no shingles in common by default."""
-    texts = ["alpha beta gamma", "delta epsilon zeta", "+-+-+-+-+-+-+-", "==========:::", "数学は美しい学問です", "音楽は楽しいものです"]
+    texts = ["alpha beta gamma", "delta epsilon zeta", "+-+-+-+-+-+-+-", "==========:::", "数学は美しい学問です",
+             "音楽は楽しいものです"]
     found, removed = kept([document(text) for text in texts])
     assert found == texts and removed.near_duplicates == 0
 

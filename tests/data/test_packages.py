@@ -119,6 +119,8 @@ def test_code_share_is_a_share_of_the_files_fixed_by_their_names():
 
 def test_max_bytes_takes_a_beginning_of_the_same_order(installed):
     everything = [file.name for file, _ in read_packages(("made_up",), 0, None)]
+    listed = [file.name for file in source_files("made_up", 0)]
+    assert sorted(everything) == sorted(listed)
     whole = sum(len(d.text.encode()) for found in documents(0).values() for d in found or ())
     some = documents(0, whole - 1)
     assert list(some) == everything[: len(some)] and len(some) < len(everything)

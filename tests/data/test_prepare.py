@@ -97,9 +97,10 @@ def test_what_a_killed_process_left_is_not_taken(config, tmp_path):
     cache = tmp_path / "cache"
     partial = cache / f"{content_hash(config)}.partial"
     partial.mkdir(parents=True)
-    (partial / "train.tokens").write_bytes(b"half")
-    assert prepare(config, cache).directory.name == content_hash(config)
-    assert not partial.exists()
+    (partial / "half").write_bytes(b"half")
+    directory = prepare(config, cache).directory
+    assert directory.name == content_hash(config)
+    assert not partial.exists() and not (directory / "half").exists()
 
 
 def build_slowly(config, cache, answers):

@@ -41,8 +41,13 @@ def test_samples_cover_the_stream_in_storage_order(reader):
     for i in range(len(samples)):
         tokens, owners = samples.cut(i)
         assert tokens.tolist() == STREAM[7 * i : 7 * i + 8] and owners.tolist() == OWNER[7 * i : 7 * i + 8]
-    exact = len(STREAM) - 1
-    assert len(Samples(reader, exact)) == 1
+
+
+@pytest.mark.parametrize("sequence", range(1, len(STREAM)))
+def test_number_of_whole_samples(reader, sequence):
+    """Every sample has its last label, also where the sequence divides the number of tokens."""
+    whole = [i for i in range(len(STREAM)) if len(STREAM[i * sequence : (i + 1) * sequence + 1]) == sequence + 1]
+    assert len(Samples(reader, sequence)) == len(whole)
 
 
 def test_order_is_a_permutation_of_each_epoch():
@@ -128,7 +133,8 @@ def test_a_sample_that_begins_within_a_document(reader, document_mask):
 @pytest.mark.parametrize("dp_size, micro_batch", [(1, 1), (1, 4), (2, 3), (3, 1)])
 @pytest.mark.parametrize("sequence", [7, 30, len(STREAM) - 1])
 def test_held_out_predicts_every_token_but_the_first_once(reader, dp_size, micro_batch, sequence):
-    per_rank = [list(held_out_batches(Samples(reader, sequence), micro_batch=micro_batch, dp_rank=rank, dp_size=dp_size))
+    samples = Samples(reader, sequence)
+    per_rank = [list(held_out_batches(samples, micro_batch=micro_batch, dp_rank=rank, dp_size=dp_size))
                 for rank in range(dp_size)]
     assert len({len(records) for records in per_rank}) == 1
     predicted = {}
@@ -144,8 +150,10 @@ def test_held_out_predicts_every_token_but_the_first_once(reader, dp_size, micro
 
 
 def test_held_out_masks_borders_only_with_document_mask(reader):
-    total = {mask: sum(int(r.loss_mask.sum()) for r in held_out_batches(Samples(reader, 6), micro_batch=2, document_mask=mask))
-             for mask in (False, True)}
+    total = {}
+    for mask in (False, True):
+        records = held_out_batches(Samples(reader, 6), micro_batch=2, document_mask=mask)
+        total[mask] = sum(int(record.loss_mask.sum()) for record in records)
     assert total == {False: len(STREAM) - 1, True: len(STREAM) - 1 - (len(DOCUMENTS) - 1)}
 
 

@@ -45,7 +45,7 @@ def test_folder_of_many_files_keeps_each_whole(tmp_path):
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "more.jsonl").write_text('{"text": "a"}\n\n{"text": "b"}\n')
     found = read(tmp_path)
-    assert [document.package for document in found if document.package.endswith(".md")] == [f"{i:02}.md" for i in range(12)]
+    assert [document.package for document in found[:12]] == [f"{i:02}.md" for i in range(12)]
     assert [(d.text, d.package) for d in found[12:]] == [("a", "below/more.jsonl:1"), ("b", "below/more.jsonl:3")]
 
 

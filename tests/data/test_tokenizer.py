@@ -97,7 +97,8 @@ def test_tokenizer_without_end_of_document(made, tmp_path):
     made.save(path)
     content = json.loads(path.read_text())
     content["added_tokens"] = []
-    content["model"]["vocab"] = {("<other>" if k == END_OF_DOCUMENT else k): v for k, v in content["model"]["vocab"].items()}
+    vocabulary = content["model"]["vocab"]
+    vocabulary["<other>"] = vocabulary.pop(END_OF_DOCUMENT)
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="marks the end of a document"):
         load(path)
