@@ -81,7 +81,7 @@ def content_hash(config: DataConfig) -> str:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock file: a second process waits until the first has finished or died."""
+    """Hold the cache's lock file: a second process waits until the first has finished or died."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -97,7 +97,7 @@ def prepare(config: DataConfig, cache: Path = CACHE,
     cache.mkdir(parents=True, exist_ok=True)
     directory = cache / content_hash(config)
     if not directory.is_dir():
-        with exclusive(cache / f"{directory.name}.lock"):
+        with exclusive(cache / ".lock"):
             if not directory.is_dir():
                 partial = cache / f"{directory.name}.partial"
                 shutil.rmtree(partial, ignore_errors=True)
