@@ -99,7 +99,8 @@ def stale_readmes(papers: tuple[Paper, ...]) -> dict[Path, str]:
         )
     }
     for paper, rows in listed:
-        blocks = {"scores": partial(score_table, rows), "claims": partial(claim_table, rows)}
+        makers = {"scores": score_table, "claims": claim_table, **paper.blocks}
+        blocks = {name: partial(make, rows) for name, make in makers.items()}
         found[paper.folder / "README.md"] = stale(paper.folder / "README.md", blocks)
     return {path: text for path, text in found.items() if text is not None}
 

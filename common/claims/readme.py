@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from common.claims.format import SHORT, by_group, cells
+from common.claims.format import SHORT, by_group, cells, value_text
 from common.claims.judge import VERDICTS, Row
 from common.claims.run import scores
 from common.claims.schema import SCORED, Paper
@@ -93,6 +93,30 @@ def claim_table(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts) or "No results are stored yet."
 
 
+def contradiction_table(rows: Sequence[Row]) -> str:
+    """The claims for which the paper has two values: what it states, what it gives elsewhere, ours."""
+    lines = ["| where | claim | published | elsewhere | ours | unit | verdict |"]
+    lines.append("| --- | --- | ---: | --- | ---: | --- | --- |")
+    for row in (row for row in rows if row.result and row.result.contradiction):
+        item, other = cells(row, SHORT), row.result.contradiction
+        elsewhere = f"{value_text(other.value, SHORT)} ({other.where}: {other.what})"
+        columns = (row.claim.where, _name(row), item.published, elsewhere, item.ours, item.unit, item.verdict)
+        lines.append(_cells(columns))
+    return "\n".join(lines) if len(lines) > 2 else "None among the claims that have a result."
+
+
+def waiting_table(rows: Sequence[Row]) -> str:
+    """What waits, by reason: how many numbers of which published claims."""
+    reasons: dict[str, list[Row]] = {}
+    for row in (row for row in rows if row.verdict == "waiting"):
+        reasons.setdefault(row.cause, []).append(row)
+    lines = ["| waits for | numbers | of |", "| --- | ---: | --- |"]
+    for reason, members in reasons.items():
+        sources = dict.fromkeys(f"`{row.claim.source}`" for row in members)
+        lines.append(_cells((reason, str(len(members)), ", ".join(sources))))
+    return "\n".join(lines) if reasons else "Nothing."
+
+
 def produced_by(papers: Sequence[tuple[Paper, Sequence[Row]]]) -> str:
     """What each paper's reproduction runs now, what it shows from stored results, and what waits."""
     lines = ["| paper | runs now | stored, run with `--full` | claims waiting |"]
@@ -112,7 +136,10 @@ def _name(row: Row) -> str:
 
 def _line(row: Row, name: str) -> str:
     item = cells(row, SHORT)
-    columns = (name, item.published, item.ours, item.unit, item.error, item.verdict, item.kind)
+    return _cells((name, item.published, item.ours, item.unit, item.error, item.verdict, item.kind))
+
+
+def _cells(columns: Sequence[str]) -> str:
     return "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in columns) + " |"
 
 

@@ -6,7 +6,7 @@ is only context, and the figures. Resolved against `published.toml` a quantity b
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from numbers import Integral, Real
@@ -234,13 +234,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper: its folder (with published.toml and results/) and who produces what."""
+    """One paper: its folder (with published.toml and results/) and who produces what.
+
+    `blocks`: further blocks of its README by name, each made from the paper's rows.
+    """
 
     folder: Path
     producers: tuple[Producer, ...] = ()
     waits: tuple[Waits, ...] = ()
     context: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = field(default=())
+    blocks: Mapping[str, Callable[[Sequence["Row"]], str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         seen = [producer.name for producer in self.producers]

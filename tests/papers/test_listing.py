@@ -179,6 +179,17 @@ def test_a_readme_without_its_markers_is_one_line(tree: Path) -> None:
     assert done.returncode == 2 and "`<!-- begin scores -->` and its end are missing" in done.stderr
 
 
+def test_a_paper_has_readme_blocks_of_its_own(tree: Path) -> None:
+    home = tree / "papers" / "sample"
+    blocks = 'blocks={"count": lambda rows: f"{len(rows)} rows"}'
+    (home / "reproduce.py").write_text(REPRODUCE.replace("parent)\n", f"parent, {blocks})\n", 1))
+    done = python(tree, "papers", "--readme")
+    assert done.returncode == 2 and "`<!-- begin count -->` and its end are missing" in done.stderr
+    (home / "README.md").write_text(README + "<!-- begin count -->\n<!-- end count -->\n")
+    assert python(tree, "papers", "--readme").returncode == 0
+    assert "<!-- begin count -->\n12 rows\n<!-- end count -->" in (home / "README.md").read_text()
+
+
 def test_a_failing_function_is_an_exit_code_of_1_after_the_tables(tree: Path) -> None:
     path = tree / "papers/sample/reproduce.py"
     text = REPRODUCE.replace("declare\n", "declare, piles\nfrom dataclasses import replace\n")

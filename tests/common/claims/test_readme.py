@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from common.claims.readme import claim_table, fill, produced_by, samples, score_table, stale
+from common.claims.readme import (
+    claim_table,
+    contradiction_table,
+    fill,
+    produced_by,
+    samples,
+    score_table,
+    stale,
+    waiting_table,
+)
 from common.claims.run import rows_of, run
 from tests.common.claims.sample_paper import ORIGIN, make
 
@@ -84,6 +93,24 @@ def test_claim_table_shows_what_has_a_result(tmp_path: Path) -> None:
     text = claim_table(rows_of(paper, run(paper, ORIGIN).results))
     assert "**Table 1**" in text and "Table 3" not in text
     assert "| Weight of a pile: small | 4.25 | 4.2512 | GB | +0.03 % | met | predicted |" in text
+
+
+def test_contradictions_show_all_three_values(tmp_path: Path) -> None:
+    paper = make(tmp_path)
+    assert contradiction_table(rows_of(paper)) == "None among the claims that have a result."
+    rows = rows_of(paper, run(paper, ORIGIN, full=True).results)
+    lines = [line for line in contradiction_table(rows).splitlines() if "share" in line]
+    assert lines == [
+        "| Table 2 | Time to build it: share | 2.7 | 0.9 (Section 4: one extra shovel, not three) | 0.91 | % "
+        "| paper-inconsistent |"
+    ]
+
+
+def test_what_waits_is_counted_by_its_reason(tmp_path: Path) -> None:
+    paper = make(tmp_path)
+    rows = rows_of(paper, run(paper, ORIGIN, full=True).results)
+    assert waiting_table(rows).splitlines()[2:] == ["| needs the sea | 2 | `table3-wet` |"]
+    assert waiting_table([row for row in rows if row.verdict != "waiting"]) == "Nothing."
 
 
 def test_what_runs_now_and_what_is_stored(tmp_path: Path) -> None:
