@@ -1,8 +1,9 @@
 """Bytes of tensors that are alive, operation by operation: what really stands in memory, by no one's claim.
 
-The saved-bytes meter says what backward will need; this says what is there. It follows storages from the operation that
-makes them to their end, through weak references, on real and on fake tensors alike. Memory that a kernel takes and gives
-back inside one operation is not seen, nor are tensors made before it was entered.
+The saved-bytes meter says what backward will need; this says what is there. It follows storages from the
+operation that makes them to their end, through weak references, on real and on fake tensors alike. Memory
+that a kernel takes and gives back inside one operation is not seen, nor are tensors made before it was
+entered.
 """
 
 import weakref
@@ -23,7 +24,7 @@ def tensors(values) -> Iterator[Tensor]:
 
 
 class Live(TorchDispatchMode):
-    """bytes: alive now. peak: the most since entering or since `mark`. Both count what was made since entering."""
+    """bytes: alive now. peak: the most since entering or since `mark`. Both of what was made since entering."""
 
     def __init__(self):
         super().__init__()

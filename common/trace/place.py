@@ -11,9 +11,9 @@ from torch import nn
 class Place:
     """The dotted name of the innermost module at work.
 
-    In forward, hooks on every module keep a stack. Autograd numbers its nodes in the order of their making, so noting the
-    number whenever the stack changes tells later, for the node that runs in backward, which module made it. A gradient
-    arriving at a parameter belongs to the module that holds the parameter.
+    In forward, hooks on every module keep a stack. Autograd numbers its nodes in the order of their making,
+    so noting the number whenever the stack changes tells later, for the node that runs in backward, which
+    module made it. A gradient arriving at a parameter belongs to the module that holds the parameter.
     """
 
     def __init__(self, model: nn.Module):

@@ -18,8 +18,8 @@ from common.trace.work import flops, free, traffic
 from common.trace.world import TracedLayout
 
 PHASES = ("forward", "recompute", "backward", "reduce", "optimizer")
-# c10d operation -> its name here, and the argument that is the full tensor: what each rank ends with, or starts with
-# where it ends with a part.
+# c10d operation -> its name here, and the argument that is the full tensor: what each rank ends with, or
+# starts with where it ends with a part.
 COLLECTIVES = {
     "allreduce_": ("all_reduce", 0),
     "_allgather_base_": ("all_gather", 0),
@@ -37,8 +37,9 @@ INNER = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (1, "attent
 class Operation:
     """One operation that runs something; views and allocations are left out.
 
-    name: torch's, such as "aten.mm". phase: one of PHASES. module: dotted name of the innermost module it belongs to.
-    inputs, outputs: shapes. dtype: of the first output. flops, read, written: see common/trace/work.py; bytes.
+    name: torch's, such as "aten.mm". phase: one of PHASES. module: dotted name of the innermost module it
+    belongs to. inputs, outputs: shapes. dtype: of the first output. flops, read, written: see
+    common/trace/work.py; bytes.
     """
 
     name: str
@@ -56,9 +57,10 @@ class Operation:
 class Message:
     """One collective or point-to-point message that was issued.
 
-    group: the layout's name for who takes part, such as "tp" or "dp+cp"; size: how many ranks. bytes: of the full tensor
-    on one rank: the input of an all-reduce, reduce-scatter, all-to-all or send, the output of an all-gather or receive.
-    start, end: how many operations had been recorded when it was issued and when its result was waited for.
+    group: the layout's name for who takes part, such as "tp" or "dp+cp"; size: how many ranks. bytes: of the
+    full tensor on one rank: the input of an all-reduce, reduce-scatter, all-to-all or send, the output of an
+    all-gather or receive. start, end: how many operations had been recorded when it was issued and when its
+    result was waited for.
     """
 
     name: str
@@ -78,7 +80,7 @@ class Message:
 
 
 class Recorder(TorchDispatchMode):
-    """Records while it is active. `phase` is set by whoever drives the model; replays are told by their own mark."""
+    """Records while it is active. `phase` is set by whoever drives the model; replays carry their own mark."""
 
     def __init__(self, layout: TracedLayout, place: Place):
         super().__init__()
@@ -113,12 +115,14 @@ class Recorder(TorchDispatchMode):
         self.operations.append(Operation(
             f"{func.namespace}.{func.overloadpacket.__name__}", *self._where(),
             tuple(tuple(x.shape) for x in inputs), tuple(tuple(x.shape) for x in outputs),
-            _dtype((outputs or inputs)[0]), flops(func, args, kwargs, out), *traffic(func, args, kwargs, out)))
+            _dtype((outputs or inputs)[0]), flops(func, args, kwargs, out),
+            *traffic(func, args, kwargs, out)))
 
     def _message(self, func, args) -> None:
         kind = func.overloadpacket.__name__
         if kind not in COLLECTIVES:
-            raise NotImplementedError(f"c10d.{kind} is not among the messages a trace knows: {', '.join(COLLECTIVES)}")
+            raise NotImplementedError(f"c10d.{kind} is not among the messages a trace knows: "
+                                      f"{', '.join(COLLECTIVES)}")
         name, full = COLLECTIVES[kind]
         position = [a.name for a in func._schema.arguments].index("process_group")
         group = self.layout.find(dist.ProcessGroup.unbox(args[position]))

@@ -22,17 +22,17 @@ from common.trace.record import Message, Operation, Recorder, recording
 from common.trace.world import world
 from common.training.optimizer import AdamWConfig, Optimizer
 
-STATISTICS = ("norm.statistics", "attention.statistics")  # small buffers that arXiv:2205.05198, section 4, leaves out
+STATISTICS = ("norm.statistics", "attention.statistics")  # small; arXiv:2205.05198, section 4, leaves them out
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What one rank of `grid` holds, keeps, runs and sends for one micro-batch of the layers first .. last - 1.
+    """What one rank of `grid` holds, keeps, runs and sends for one micro-batch of layers first .. last - 1.
 
-    parameters: elements that this rank stores, padding included. logical_parameters: elements of the same layers over all
-    tensor ranks, each counted once. state: bytes that stay from step to step, by kind. saved: bytes kept from forward
-    for backward, by tensor name, once per storage, weights left out. peaks: most bytes alive in each phase of what was
-    made in it and before, parameters and state left out.
+    parameters: elements that this rank stores, padding included. logical_parameters: elements of the same
+    layers over all tensor ranks, each counted once. state: bytes that stay from step to step, by kind. saved:
+    bytes kept from forward for backward, by tensor name, once per storage, weights left out. peaks: most
+    bytes alive in each phase of what was made in it and before, parameters and state left out.
     """
 
     config: LanguageModelConfig
@@ -67,7 +67,7 @@ class Trace:
         return sum(self.saved.get(name, 0) for name in STATISTICS)
 
     def flops(self, *phases: str, module: str = "") -> int:
-        """Of the given phases, all if none is given, in the module of that dotted name and those inside it."""
+        """Of the given phases (none: all), in the module of that dotted name and those inside it."""
         return sum(o.flops for o in self.operations if _within(o, phases, module))
 
     def traffic(self, *phases: str, module: str = "") -> int:
@@ -100,7 +100,7 @@ class Trace:
         whole = asdict(self)
         if not detail:
             whole["operations"] = self.operations_by_kind()
-            whole["messages"] = {f"{name} {group}": total for (name, group), total in self.messages_by_kind().items()}
+            whole["messages"] = {" ".join(kind): total for kind, total in self.messages_by_kind().items()}
         return whole
 
 
@@ -117,19 +117,20 @@ def _total(items, key: Callable, value: Callable) -> dict:
     return {k: (number[k], amount[k]) for k in number}
 
 
-def trace(config: LanguageModelConfig, grid: Grid, rank: int = 0, micro_batch: int = 1, kernels: str = "paper",
-          sequence_parallel: bool = False, recompute: str = "none", dtype: torch.dtype = torch.bfloat16,
-          first: int = 0, last: int | None = None) -> Trace:
-    """The forward and backward of one micro-batch, the reduction of gradients and the update, as `rank` runs them.
+def trace(config: LanguageModelConfig, grid: Grid, rank: int = 0, micro_batch: int = 1,
+          kernels: str = "paper", sequence_parallel: bool = False, recompute: str = "none",
+          dtype: torch.dtype = torch.bfloat16, first: int = 0, last: int | None = None) -> Trace:
+    """Forward and backward of one micro-batch, the reduction of gradients and the update, as `rank` runs them.
 
-    Layers first .. last - 1 of the model (last None: to the end), with the embedding if first is 0 and the output if last
-    is the end. Parameters and activations have `dtype`; main parameters, gradients and moments at least fp32.
-    Raises ValueError for a model, a grid and settings that do not fit together.
+    Layers first .. last - 1 of the model (last None: to the end), with the embedding if first is 0 and the
+    output if last is the end. Parameters and activations have `dtype`; main parameters, gradients and moments
+    at least fp32. Raises ValueError for a model, a grid and settings that do not fit together.
     """
     last = config.depth if last is None else last
     check(config, grid.tp, sequence_parallel, kernels, recompute)
     if not 0 <= first < last <= config.depth:
-        raise ValueError(f"first={first}, last={last}: layers 0 to {config.depth} of this model, first below last")
+        raise ValueError(f"first={first}, last={last}: layers 0 to {config.depth} of this model, "
+                         "first below last")
     if micro_batch < 1:
         raise ValueError(f"micro_batch={micro_batch}: needs at least 1 sequence")
     with world(grid, rank) as layout:
@@ -141,15 +142,17 @@ def trace(config: LanguageModelConfig, grid: Grid, rank: int = 0, micro_batch: i
         with recording(model, layout) as recorder:
             saved, peaks = _step(model, gradients, optimizer, recorder, micro_batch)
         return Trace(
-            config, grid, rank, micro_batch, kernels, sequence_parallel, recompute, str(dtype).removeprefix("torch."),
-            first, last, sum(p.numel() for p in model.parameters()), count(model), _state(model, gradients, optimizer),
-            saved, peaks, tuple(recorder.operations), tuple(recorder.messages))
+            config, grid, rank, micro_batch, kernels, sequence_parallel, recompute,
+            str(dtype).removeprefix("torch."), first, last, sum(p.numel() for p in model.parameters()),
+            count(model), _state(model, gradients, optimizer), saved, peaks, tuple(recorder.operations),
+            tuple(recorder.messages))
 
 
 def layer_trace(config: LanguageModelConfig, grid: Grid, **settings) -> Trace:
     """`trace` of one layer from the middle of the model, without embedding and output; same settings."""
     if config.depth < 3:
-        raise ValueError(f"pattern={config.pattern!r} has {config.depth} layers: a middle layer needs at least 3")
+        raise ValueError(f"pattern={config.pattern!r} has {config.depth} layers: "
+                         "a middle layer needs at least 3")
     middle = config.depth // 2
     return trace(config, grid, first=middle, last=middle + 1, **settings)
 
@@ -182,7 +185,8 @@ def _step(model: LanguageModel, gradients: Gradients, optimizer: Optimizer, reco
 def _record(config: LanguageModelConfig, micro_batch: int) -> Record:
     shape = micro_batch, config.sequence
     tokens, labels, positions = (torch.empty(shape, dtype=torch.int64) for _ in range(3))
-    return Record(tokens, labels, torch.empty(shape, dtype=torch.bool), positions, samples=tuple(range(micro_batch)))
+    counted = torch.empty(shape, dtype=torch.bool)
+    return Record(tokens, labels, counted, positions, samples=tuple(range(micro_batch)))
 
 
 def _carry(model: LanguageModel, micro_batch: int) -> dict[str, Tensor]:

@@ -1,9 +1,10 @@
 """What one operation costs: floating-point operations, bytes read, bytes written.
 
-FLOPs are those of matrix products and attention, two per multiply-add, from the formulas of torch.utils.flop_counter.
-Attention counts the whole square, causal or not: 4 b s^2 h forward, as arXiv:2205.05198, appendix A, does; the backward
-of fused attention makes the scores again, so it counts five products where the unfused one runs four.
-Bytes are those of a kernel that reads each input once and writes each output once; views and allocations cost nothing.
+FLOPs are those of matrix products and attention, two per multiply-add, from the formulas of
+torch.utils.flop_counter. Attention counts the whole square, causal or not: 4 b s^2 h forward, as
+arXiv:2205.05198, appendix A, does; the backward of fused attention makes the scores again, so it counts five
+products where the unfused one runs four. Bytes are those of a kernel that reads each input once and writes
+each output once; views and allocations cost nothing.
 """
 
 from functools import cache
@@ -19,7 +20,7 @@ aten = torch.ops.aten
 
 
 def _attention(query, key, *args, **kwargs) -> int:
-    """Scores and weighted sum: two products of (b, n, s, d) and (b, n, k, d), keys shared among queries or not."""
+    """Two products, scores and weighted sum, of (b, n, s, d) with (b, n or fewer, k, d)."""
     b, n, s, d = query.shape
     return 2 * 2 * b * n * s * key.shape[2] * d
 
@@ -36,9 +37,9 @@ FLOPS = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
 ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
-RENAMES = {aten._unsafe_view, aten._reshape_alias, aten.detach, aten.lift_fresh}  # views that their schema does not show
-OVERWRITES = {aten.copy_, aten.fill_, aten.zero_, aten.random_, aten.normal_}  # write their target without reading it
-LOOKUPS = {aten.embedding, aten.gather, aten.index, aten.index_select}  # read as much of their table as they return
+RENAMES = {aten._unsafe_view, aten._reshape_alias, aten.detach, aten.lift_fresh}  # views in fact
+OVERWRITES = {aten.copy_, aten.fill_, aten.zero_, aten.random_, aten.normal_}  # write their target unread
+LOOKUPS = {aten.embedding, aten.gather, aten.index, aten.index_select}  # read as much of a table as they return
 SCATTERS = {aten.scatter_add_: 3, aten.scatter_: 3}  # touch as much of their target as this argument holds
 
 
@@ -58,7 +59,8 @@ def flops(func: torch._ops.OpOverload, args, kwargs, out) -> int:
 @cache
 def _written(func: torch._ops.OpOverload) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Positions and keywords of the arguments that the operation writes to."""
-    marked = [(i, a) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    marked = [(i, a) for i, a in enumerate(func._schema.arguments)
+              if a.alias_info is not None and a.alias_info.is_write]
     return tuple(i for i, a in marked if not a.kwarg_only), tuple(a.name for _, a in marked if a.kwarg_only)
 
 

@@ -1,7 +1,7 @@
 """A world of any size around one rank, in which nothing is allocated and nothing is sent.
 
-Tensors made inside are fake (shapes and dtypes only, on the fake CPU device); collectives go to torch's fake process
-group, which returns at once.
+Tensors made inside are fake (shapes and dtypes only, on the fake CPU device); collectives go to torch's fake
+process group, which returns at once.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from common.layout import Group, Layout
 
 
 class TracedLayout(Layout):
-    """A layout that keeps one process group per name asked for, so that a message tells by its handle which it used.
+    """A layout that keeps one process group per name asked for, so that a handle tells which was meant.
 
     A real layout shares a handle among groups with the same ranks; fake groups cost nothing.
     """
@@ -43,15 +43,16 @@ class TracedLayout(Layout):
 
 @contextmanager
 def world(grid: Grid, rank: int = 0) -> Iterator[TracedLayout]:
-    """The layout of `rank` in `grid`, over a fake process group, with fake tensors for everything made inside.
+    """The layout of `rank` in `grid`, over a fake process group; tensors made inside are fake.
 
-    Raises ValueError for a rank outside the grid, RuntimeError where torch.distributed is already in use: a trace takes
-    the place of the process's own group.
+    Raises ValueError for a rank outside the grid, RuntimeError where torch.distributed is already in use: a
+    trace takes the place of the process's own group.
     """
     layout = TracedLayout(grid, rank)
     if dist.is_initialized():
-        raise RuntimeError(f"torch.distributed is already running here ({dist.get_backend()}, {dist.get_world_size()} "
-                           "ranks): run traces in a process of their own, or after destroy_process_group()")
+        raise RuntimeError(f"torch.distributed is already running here ({dist.get_backend()}, "
+                           f"{dist.get_world_size()} ranks): run traces in a process of their own, "
+                           "or after destroy_process_group()")
     dist.init_process_group("fake", rank=rank, world_size=grid.world, store=FakeStore())
     try:
         with FakeTensorMode():

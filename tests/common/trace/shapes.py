@@ -24,7 +24,8 @@ PUBLISHED = {
 
 
 @cache
-def published_layer(name: str, tp: int = TENSOR, sequence_parallel: bool = False, recompute: str = "none") -> Trace:
+def published_layer(name: str, tp: int = TENSOR, sequence_parallel: bool = False,
+                    recompute: str = "none") -> Trace:
     """One middle layer of a published model, traced once for all tests."""
     config, micro_batch, _ = PUBLISHED[name]
     return layer_trace(config, Grid(tp=tp), micro_batch=micro_batch, sequence_parallel=sequence_parallel,

@@ -18,13 +18,16 @@ CONFIG = LanguageModelConfig(pattern=f"[*-]*{LAYERS + 2}", hidden=H, heads=4, se
                              attention_dropout=0.1)
 STREAM = S * B * H * 4  # bytes of one fp32 residual stream
 SCORES = 4 * S * S * B  # elements
-POLICIES = ["none", "norm", "activation", "norm,activation", "selective", "attention.core,norm,activation", "full:2", "full"]
+POLICIES = ["none", "norm", "activation", "norm,activation", "selective", "attention.core,norm,activation",
+            "full:2", "full"]
 
 
 def run(recompute: str) -> tuple[int, int, int]:
-    """One real step of the middle layers: bytes the meter counts, bytes alive after forward, peak over both passes.
+    """One real step of the middle layers: bytes the meter counts, bytes alive after forward, peak over both
+    passes.
 
-    The input stream, made before, is added to what is alive; the output, which is not kept for backward, is taken off.
+    The input stream, made before, is added to what is alive; the output, which is not kept for backward, is
+    taken off.
     """
     model = LanguageModel(CONFIG, Context(kernels="paper"), recompute, 1, LAYERS + 1)
     initialise(model, SERIAL, 0)
@@ -51,12 +54,12 @@ def test_what_the_meter_counts_is_what_is_alive_after_forward(recompute):
 def test_the_peak_is_what_is_kept_and_one_layer_made_again(recompute):
     """Above what is kept stand what one layer makes again and the pass's own temporaries.
 
-    Temporaries are known: output, its gradient and the gradient of the residual stream (3 streams), and the widest
-    working set beside them, the MLP's two inner gradients (4 streams each). The scores' gradients need no room of their
-    own: they come when the same layer's MLP tensors are gone.
+    Temporaries are known: output, its gradient and the gradient of the residual stream (3 streams), and the
+    widest working set beside them, the MLP's two inner gradients (4 streams each). The scores' gradients need
+    no room of their own: they come when the same layer's MLP tensors are gone.
     """
     counted, _, peak = run(recompute)
-    sites = {"selective": "attention.core", "full": "layer", "full:2": "none", "none": "none"}.get(recompute, recompute)
+    sites = {"selective": "attention.core", "full": "layer", "full:2": "none"}.get(recompute, recompute)
     again = {"attention.core": SCORES * (4 + 1 + 4), "activation": 4 * STREAM, "norm": STREAM,
              "layer": run("none")[0] // LAYERS - STREAM, "none": 0}
     made = max(again[site] for site in sites.split(","))

@@ -1,4 +1,5 @@
-"""Activation bytes of the published layers against arXiv:2205.05198, sections 4 and 5: in total and term by term.
+"""Activation bytes of the published layers against arXiv:2205.05198, sections 4 and 5: in total and term by
+term.
 
 Letters as in the paper's table 1: s sequence, b micro-batch, h hidden, a heads, t tensor-parallel size.
 """
@@ -21,8 +22,9 @@ TABLE_2 = {
     "tensor + sequence + selective": ({"sequence_parallel": True, "recompute": "selective"}, TENSOR,
                                       lambda s, b, h, a, t: s * b * h * 34 / t),
     "full": ({"recompute": "full"}, TENSOR, lambda s, b, h, a, t: 2 * s * b * h),
-    # Not in the table: section 5 says that full recomputation could keep 1/t of the input; our stream is cut already.
-    "full + sequence": ({"sequence_parallel": True, "recompute": "full"}, TENSOR, lambda s, b, h, a, t: 2 * s * b * h / t),
+    # Not in the table. Section 5: full recomputation could keep 1/t of the input; our stream is cut already.
+    "full + sequence": ({"sequence_parallel": True, "recompute": "full"}, TENSOR,
+                        lambda s, b, h, a, t: 2 * s * b * h / t),
 }
 
 # Section 4.1: part -> bytes without parallelism, and what divides it under tensor parallelism alone.
@@ -85,32 +87,37 @@ def test_discarded_outputs_are_not_kept(recompute, freed):
 
 @pytest.mark.parametrize("kernels, growth", [("sdpa", 2), ("paper", 4)])
 def test_fused_attention_keeps_nothing_quadratic(kernels, growth):
-    """Twice the sequence, twice every tensor kept; with unfused attention the scores' output takes four times."""
+    """Twice the sequence, twice every tensor kept; with unfused attention the scores' output takes four
+    times.
+    """
     short = replace(gpt(4, 1024, 16), attention_dropout=0.0)
     a, b = (layer_trace(c, Grid(tp=4), kernels=kernels, sequence_parallel=True).saved
             for c in (short, replace(short, sequence=2 * short.sequence)))
     ratios = {part: b[part] / a[part] for part in a}
     assert set(a) == set(b)
     assert max(ratios.values()) == growth
-    assert {part for part, ratio in ratios.items() if ratio != 2} == ({"attention.softmax"} if growth == 4 else set())
+    quadratic = {part for part, ratio in ratios.items() if ratio != 2}
+    assert quadratic == ({"attention.softmax"} if growth == 4 else set())
 
 
-LLAMA = replace(gpt(4, 4096, 32), kv_heads=8, ffn=14336, norm="rmsnorm", activation="swiglu", positions="rotary",
-                tied=False, bias=False, dropout=0.0, attention_dropout=0.0)
+LLAMA = replace(gpt(4, 4096, 32), kv_heads=8, ffn=14336, norm="rmsnorm", activation="swiglu",
+                positions="rotary", tied=False, bias=False, dropout=0.0, attention_dropout=0.0)
 
 
 @pytest.mark.parametrize("kernels", ["paper", "sdpa"])
 @pytest.mark.parametrize("tp", [4, 16])
 def test_a_llama_layer_keeps_what_its_shapes_say(kernels, tp):
-    """Grouped queries, gate and value, RMSNorm and rotary tables; at tp 16 two ranks share each key-value head."""
+    """Grouped queries, gate and value, RMSNorm and rotary tables; at tp 16 two ranks share each key-value
+    head.
+    """
     s, h, f, d = SEQUENCE, LLAMA.hidden, LLAMA.inner, LLAMA.dim
     heads, groups = LLAMA.heads // tp, max(LLAMA.groups // tp, 1)
     saved = layer_trace(LLAMA, Grid(tp=tp), kernels=kernels, sequence_parallel=True).saved
     stream = {part: 2 * s * h // tp for part in ("attention.norm_input", "attention.qkv_input", "mlp.norm_input",
                                                  "mlp.up_input")}
     inner = {"mlp.activation_input": 2 * s * 2 * f // tp, "mlp.down_input": 2 * s * f // tp}
-    attention = {"attention.q": 2 * s * heads * d, "attention.k": 2 * s * groups * d, "attention.v": 2 * s * groups * d,
-                 "attention.output_input": 2 * s * heads * d}
+    attention = {"attention.q": 2 * s * heads * d, "attention.k": 2 * s * groups * d,
+                 "attention.v": 2 * s * groups * d, "attention.output_input": 2 * s * heads * d}
     scores = {"attention.softmax": 2 * heads * s * s} if kernels == "paper" else {}
     for part, size in (stream | inner | attention | scores).items():
         assert saved[part] == size, part

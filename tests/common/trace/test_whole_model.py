@@ -23,7 +23,8 @@ def test_terms_outside_the_layers_are_those_of_section_4_3(sequence_parallel):
     stream = t if sequence_parallel else 1
     outside = {name: size for name, size in traced.saved.items() if name not in layer.saved}
     # Not in the paper: token and position numbers, and per token the label and the softmax's sum.
-    small = {name: outside.pop(name) for name in list(outside) if name.startswith(("embedding.indices", "loss.labels"))}
+    small = {name: outside.pop(name) for name in list(outside)
+             if name.startswith(("embedding.indices", "loss.labels"))}
     assert outside == {
         "embedding.dropout_mask": s * b * h // stream,
         "output.norm_input": 2 * s * b * h // stream,
@@ -89,7 +90,9 @@ def test_a_trace_becomes_json():
 
 
 def test_ranks_of_the_1t_model_trace_in_seconds_and_little_memory():
-    """The first stage of tp 8, pp 64, then a rank that holds a share of all 128 layers: 60 s and 4 GB are the limits."""
+    """The first stage of tp 8, pp 64, then a rank that holds a share of all 128 layers: 60 s and 4 GB are the
+    limits.
+    """
     config, b, pp = PUBLISHED["1T"]
     begin = time.process_time()
     stage = trace(config, Grid(tp=8, pp=pp), last=config.depth // pp, sequence_parallel=True, recompute="selective")
@@ -98,5 +101,6 @@ def test_ranks_of_the_1t_model_trace_in_seconds_and_little_memory():
     assert time.process_time() - begin < 60
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < 4e9
     assert rank.logical_parameters / 1e12 == pytest.approx(1.008, rel=1e-3)
+    s, h, L, v = SEQUENCE, config.hidden, config.depth, VOCABULARY
     assert rank.flops("forward", "backward") * 8 == pytest.approx(
-        72 * b * 128 * SEQUENCE * 25600**2 * (1 + SEQUENCE / (6 * 25600) + VOCABULARY / (12 * 25600 * 128)), rel=1e-12)
+        72 * b * L * s * h**2 * (1 + s / (6 * h) + v / (12 * h * L)), rel=1e-12)

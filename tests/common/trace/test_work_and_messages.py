@@ -31,7 +31,8 @@ def test_flops_by_module_are_appendix_a_s_parts():
     traced = published_layer("530B", 8, True, "selective")
     layer = f"layers.{config.depth // 2}.branches"
     parts = {"attention.mixer.qkv": 6 * b * s * h**2, "attention.mixer": 4 * b * s**2 * h,
-             "attention.mixer.output": 2 * b * s * h**2, "mlp.mixer.up": 8 * b * s * h**2, "mlp.mixer.down": 8 * b * s * h**2}
+             "attention.mixer.output": 2 * b * s * h**2, "mlp.mixer.up": 8 * b * s * h**2,
+             "mlp.mixer.down": 8 * b * s * h**2}
     expected = {f"{layer}.{part}": flops // 8 for part, flops in parts.items()}
     assert traced.flops_by_module("forward") == expected
     assert traced.flops_by_module("backward") == {part: 2 * flops for part, flops in expected.items()}
@@ -43,7 +44,8 @@ def test_flops_of_a_model_are_equation_7():
     config, b, L = gpt(5, 6144, 64), 4, 5
     s, h, v, t = SEQUENCE, config.hidden, VOCABULARY, 8
     traced = trace(config, Grid(tp=t), micro_batch=b, sequence_parallel=True)
-    assert traced.flops() * t == pytest.approx(72 * b * L * s * h**2 * (1 + s / (6 * h) + v / (12 * h * L)), rel=1e-12)
+    equation_7 = 72 * b * L * s * h**2 * (1 + s / (6 * h) + v / (12 * h * L))
+    assert traced.flops() * t == pytest.approx(equation_7, rel=1e-12)
 
 
 @pytest.mark.parametrize("kernels, products", [("paper", 4), ("sdpa", 5)])
@@ -74,7 +76,9 @@ def test_tensor_parallelism_alone_sends_four_all_reduces():
 
 
 def test_sequence_parallelism_sends_the_same_and_gathers_inputs_again():
-    """Four all-gathers and four reduce-scatters, and in backward one more gather for each column-parallel input."""
+    """Four all-gathers and four reduce-scatters, and in backward one more gather for each column-parallel
+    input.
+    """
     config, b, _ = PUBLISHED["175B"]
     traced = published_layer("175B", sequence_parallel=True)
     assert counted(traced, "forward") == {("all_gather", "tp"): 2, ("reduce_scatter", "tp"): 2}
@@ -130,4 +134,5 @@ def test_traffic_of_a_matrix_product_and_of_views():
     assert up.read == 2 * (SEQUENCE * 512 + 512 * 2048) and up.written == 2 * SEQUENCE * 2048
     assert up.flops == 2 * SEQUENCE * 512 * 2048
     names = {o.name for o in traced.operations}
-    assert not names & {"aten.view", "aten.t", "aten.transpose", "aten.permute", "aten.empty", "aten.detach", "aten._unsafe_view"}
+    assert not names & {"aten.view", "aten.t", "aten.transpose", "aten.permute", "aten.empty", "aten.detach",
+                        "aten._unsafe_view"}
