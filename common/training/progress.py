@@ -13,9 +13,9 @@ LINE_SECONDS = 10.0
 
 
 class Progress:
-    """Shows the latest step. On a terminal the line is redrawn in place, and what others print stays above it.
+    """Shows the latest step.
 
-    Elsewhere (a file, a pipe) a line is printed for the first step, every ten seconds, and for the last.
+    On a terminal the line is redrawn in place, and what others print stays above it. Elsewhere (a file, a pipe) a line is printed for the first step, every ten seconds, and for the last.
     """
 
     def __init__(self, first_step: int, total_steps: int | None, stream: TextIO | None = None) -> None:
@@ -66,7 +66,8 @@ class Progress:
 def progress_line(step: int, total: int | None, loss: float, tokens_per_s: float, mfu: float | None,
                   skipped: bool, left: float | None) -> str:
     """`step 12/100  loss 3.2146  1,532 tokens/s  MFU 41.3 %  3:07 left`."""
-    parts = [f"step {step}" + (f"/{total}" if total else ""), f"loss {loss:.4f}", f"{tokens_per_s:,.0f} tokens/s"]
+    number = f"step {step}/{total}" if total else f"step {step}"
+    parts = [number, f"loss {loss:.4f}", f"{tokens_per_s:,.0f} tokens/s"]
     if mfu is not None:
         parts.append(f"MFU {100 * mfu:.1f} %")
     if left is not None:

@@ -1,4 +1,4 @@
-"""Learning rate and batch size as functions of progress: configs with pure methods, no state to save."""
+"""Learning rate and batch size as pure functions of how far training is."""
 
 import math
 from dataclasses import dataclass
@@ -8,60 +8,90 @@ DECAYS = ("cosine", "linear", "constant")
 
 @dataclass(frozen=True)
 class LearningRate:
-    """Linear warm-up to `peak` over `warmup` steps, then decay to `floor` at step `steps`.
+    """Linear warm-up to `peak`, then a decay to `floor` at `total`, and `floor` after it.
 
-    peak and floor: absolute rates. steps: the whole run's, warm-up included; at and beyond it the rate is `floor`
-    (constant: `peak`).
+    peak, floor: rates. warmup, total: how long, in steps, or in samples or tokens where `at` is given
+    positions in those. decay: "cosine" (arXiv:1608.03983, equation 5, one period), "linear" or "constant"
+    (then `total` and `floor` do not matter).
     """
 
-    peak: float = 1e-3
-    floor: float = 1e-4
-    warmup: int = 100
-    steps: int = 1000
+    peak: float
+    total: int
+    warmup: int = 0
+    floor: float = 0.0
     decay: str = "cosine"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.decay not in DECAYS:
             raise ValueError(f"decay={self.decay!r}: use one of {', '.join(DECAYS)}")
-        if not 0 <= self.floor <= self.peak or self.peak <= 0:
-            raise ValueError(f"peak={self.peak} must be above 0 and floor={self.floor} between 0 and peak")
-        if not 0 <= self.warmup <= self.steps or self.steps < 1:
-            raise ValueError(f"warmup={self.warmup} must be between 0 and steps={self.steps}, and steps at least 1")
+        if not 0 <= self.floor <= self.peak:
+            raise ValueError(f"floor={self.floor} must be between 0 and peak={self.peak}")
+        if self.total < 1:
+            raise ValueError(f"total={self.total}: needs at least 1")
+        if not 0 <= self.warmup <= self.total:
+            raise ValueError(f"warmup={self.warmup} must be between 0 and total={self.total}")
 
-    def at(self, step: int) -> float:
-        """The rate of the update that ends step `step`, counted from 0; the first warm-up step is peak / warmup."""
-        if step < self.warmup:
-            return self.peak * (step + 1) / self.warmup
+    def at(self, done: int, width: int = 1) -> float:
+        """The rate of the update that goes from `done` to `done + width` (steps: its number from 0, and 1).
+
+        Warm-up counts to the update's end and decay from its begin, so that no update has a rate of 0.
+        """
+        if done + width <= self.warmup:
+            return self.peak * (done + width) / self.warmup
         if self.decay == "constant":
             return self.peak
-        done = min((step - self.warmup) / max(1, self.steps - self.warmup), 1.0)
-        left = 1 - done if self.decay == "linear" else (1 + math.cos(math.pi * done)) / 2
-        return self.floor + (self.peak - self.floor) * left
+        progress = min(1.0, max(0, done - self.warmup) / max(1, self.total - self.warmup))
+        weight = 1 - progress if self.decay == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+        return self.floor + (self.peak - self.floor) * weight
 
 
 @dataclass(frozen=True)
-class BatchRamp:
-    """Global batch that grows by `increment` from `start` to `final`, evenly over the first `samples` samples
-    (arXiv:2005.14165, table 2.1, as arXiv:2201.11990, section 3.3, runs it). samples=0: `final` at once."""
+class BatchSize:
+    """Samples per step: `final`, or growing to it from `start` by `increment`, evenly over `ramp` samples.
+
+    With start 32, increment 32 and final 1920 the sizes are 32, 64, ..., 1920; each but the last is held
+    for the same number of samples, as in Megatron-LM.
+    """
 
     final: int
-    start: int = 0
-    increment: int = 0
-    samples: int = 0
+    start: int | None = None
+    increment: int | None = None
+    ramp: int = 0
 
-    def __post_init__(self):
-        if self.final < 1 or self.samples < 0:
-            raise ValueError(f"final={self.final} needs at least 1, samples={self.samples} at least 0")
-        if self.samples:
-            if not 0 < self.start <= self.final or self.increment < 1:
-                raise ValueError(f"start={self.start} must be between 1 and final={self.final}, increment={self.increment} "
-                                 "at least 1")
-            if (self.final - self.start) % self.increment:
-                raise ValueError(f"final={self.final} is not start={self.start} plus whole increments of {self.increment}")
+    def __post_init__(self) -> None:
+        if self.final < 1:
+            raise ValueError(f"final={self.final}: a batch needs at least 1 sample")
+        if self.ramp == 0:
+            if self.start is not None or self.increment is not None:
+                raise ValueError(f"start={self.start}, increment={self.increment} without a ramp: set ramp, "
+                                 "the number of samples over which the batch grows")
+            return
+        if self.start is None or self.increment is None:
+            raise ValueError(f"ramp={self.ramp} needs both start and increment")
+        if self.ramp < 0 or self.start < 1 or self.increment < 1 or self.start > self.final:
+            raise ValueError(f"start={self.start}, increment={self.increment}, ramp={self.ramp}: each must be "
+                             f"at least 1, and start at most final={self.final}")
+        if (self.final - self.start) % self.increment:
+            raise ValueError(f"increment={self.increment} does not divide final - start = "
+                             f"{self.final - self.start}: the batch would never be final={self.final}")
 
-    def at(self, consumed: int) -> int:
-        """Global batch once `consumed` samples have been trained on."""
-        if consumed >= self.samples or self.start == self.final:
+    @property
+    def sizes(self) -> range:
+        """Every size that training meets, in order."""
+        if self.ramp == 0:
+            return range(self.final, self.final + 1)
+        return range(self.start, self.final + 1, self.increment)
+
+    def at(self, samples: int) -> int:
+        """The batch size of the step that begins after `samples` samples."""
+        stages = len(self.sizes) - 1
+        if samples >= self.ramp or stages == 0:
             return self.final
-        rises = (self.final - self.start) // self.increment
-        return self.start + self.increment * (consumed * rises // self.samples)
+        return self.sizes[samples * stages // self.ramp]
+
+    def check(self, divisor: int, what: str) -> None:
+        """Raise ValueError when a size of the ramp is not a multiple of `divisor`, which is `what`."""
+        for size in self.sizes:
+            if size % divisor:
+                raise ValueError(f"batch size {size} is not a multiple of {divisor} ({what}): "
+                                 f"use multiples of {divisor} for start, increment and final")

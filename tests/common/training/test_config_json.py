@@ -65,7 +65,8 @@ outers = st.builds(
     st.one_of(st.builds(Cosine, finite, st.integers()), st.builds(Constant, finite)),
     st.none() | st.integers(), st.booleans(), st.sampled_from([Path("a/b"), Path("/c d")]),
     st.sampled_from(["a", "b"]), st.sampled_from(Colour),
-    st.dictionaries(st.text(max_size=3), finite, max_size=2), st.integers() | st.text(max_size=3), st.none() | st.just([1, {"k": "v"}]))
+    st.dictionaries(st.text(max_size=3), finite, max_size=2), st.integers() | st.text(max_size=3),
+    st.none() | st.just([1, {"k": "v"}]))
 
 
 @given(outers)

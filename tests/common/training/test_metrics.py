@@ -42,8 +42,8 @@ def test_each_step_is_one_line_with_every_field(tmp_path):
         log.step(metrics(2, skipped=True))
         lines = path.read_text().splitlines()  # before the log is closed
     assert json.loads(lines[0]) == {
-        "step": 1, "loss": 3.5, "lr": 1e-3, "grad_norm": 0.5, "tokens": 256, "tokens_per_s": 1500.0, "mfu": 0.4,
-        "loss_scale": 65536.0, "skipped": False, "times": {"forward": 0.25}}
+        "step": 1, "loss": 3.5, "lr": 1e-3, "grad_norm": 0.5, "tokens": 256, "tokens_per_s": 1500.0,
+        "mfu": 0.4, "loss_scale": 65536.0, "skipped": False, "times": {"forward": 0.25}}
     assert json.loads(lines[1]) == {"step": 1, "evaluation": "validation", "loss": 3.25, "perplexity": 25.8}
     assert json.loads(lines[2])["skipped"] is True and json.loads(lines[2])["mfu"] is None
     assert read_metrics(path) == [json.loads(line) for line in lines]
@@ -208,7 +208,8 @@ def test_tensorboard_has_the_same_numbers_and_forgets_what_came_after_the_checkp
     with MetricsLog(tmp_path / "m", stream=io.StringIO(), tensorboard=folder, resume_at=2) as log:
         log.step(metrics(3, loss=33.0))
     events = EventAccumulator(str(folder)).Reload()
-    points = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    points = {tag: [(event.step, event.value) for event in events.Scalars(tag)]
+              for tag in events.Tags()["scalars"]}
     assert points["train/loss"] == [(1, 1.0), (2, 2.0), (3, 33.0)]
     assert points["train/times/forward"] == [(1, 0.5), (2, 0.5)]
     assert "train/mfu" not in points
@@ -218,7 +219,8 @@ def test_tensorboard_is_not_imported_unless_it_is_asked_for(tmp_path):
     code = ("import io, sys; from pathlib import Path; from common.training.metrics import MetricsLog\n"
             "MetricsLog(Path(sys.argv[1]), stream=io.StringIO()).close()\n"
             "print([name for name in sys.modules if name.startswith(('tensorboard', 'torch'))])")
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "m")], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "m")], cwd=ROOT, capture_output=True,
+                          text=True)
     assert done.stdout.strip() == "[]", done.stderr
 
 
