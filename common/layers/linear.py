@@ -11,6 +11,7 @@ Shapes: S sequence, B micro-batch, I inputs and O outputs of this rank; s = S / 
 import math
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ _deferred: list[Callable[[], None]] | None = None
 def deferred_weight_gradients():
     """Backward passes run inside put their weight gradients into the yielded list instead of computing them.
 
-    Each entry is a call that accumulates one weight's gradient. Needs `main_grad` on the weights.
+    Each entry is a call that accumulates the gradient of one weight or bias. Needs `main_grad` on them.
     """
     global _deferred
     previous, _deferred = _deferred, []
@@ -54,28 +55,43 @@ def _columns(w: Tensor) -> Tensor:
     return w.reshape(w.shape[0], -1)
 
 
-def _accumulate(weight_OI: Tensor, bias: Tensor | None, grad_TO: Tensor, x_TI: Tensor) -> None:
-    """Adds grad^T x to a weight's main gradient in place, and the column sums to the bias's, in their own dtype."""
-    if weight_OI.dtype == grad_TO.dtype:
-        weight_OI.addmm_(grad_TO.t(), x_TI)
+@torch.no_grad()
+def _add_product(main_OI: Tensor, grad_TO: Tensor, x_TI: Tensor) -> None:
+    """Adds grad^T x to a weight's main gradient in place, in its own dtype."""
+    if main_OI.dtype == grad_TO.dtype:
+        main_OI.addmm_(grad_TO.t(), x_TI)
     else:
-        weight_OI.add_(grad_TO.t() @ x_TI)
-    if bias is not None:
-        bias.view(-1).add_(grad_TO.sum(0))
+        main_OI.add_(grad_TO.t() @ x_TI)
 
 
-def _weight_gradient(weight, bias, as_matrix, grad_TO, x_TI, needed):
-    """Gradients of a weight and its bias for autograd: None where they accumulate in place, now or deferred."""
+@torch.no_grad()
+def _add_sum(main: Tensor, grad_TO: Tensor) -> None:
+    """Adds the column sums of grad to a bias's main gradient in place."""
+    main.view(-1).add_(grad_TO.sum(0))
+
+
+def _now_or_later(add: Callable[..., None], *arguments: Tensor) -> None:
+    if _deferred is None:
+        add(*arguments)
+    else:
+        _deferred.append(partial(add, *arguments))
+
+
+def _weight_gradient(weight: Tensor, as_matrix: Callable, grad_TO: Tensor, x_TI: Tensor, needed: bool) -> Tensor | None:
+    """A weight's gradient for autograd: None where it is frozen or accumulates in place, now or deferred."""
     if not needed:
-        return None, None
+        return None
     if hasattr(weight, "main_grad"):
-        target = as_matrix(weight.main_grad), None if bias is None else bias.main_grad
-        if _deferred is None:
-            _accumulate(*target, grad_TO, x_TI)
-        else:
-            _deferred.append(lambda: _accumulate(*target, grad_TO, x_TI))
-        return None, None
-    return (grad_TO.t() @ x_TI).view_as(weight), None if bias is None else grad_TO.sum(0).view_as(bias)
+        return _now_or_later(_add_product, as_matrix(weight.main_grad), grad_TO, x_TI)
+    return (grad_TO.t() @ x_TI).view_as(weight)
+
+
+def _bias_gradient(bias: Tensor, grad_TO: Tensor, needed: bool) -> Tensor | None:
+    if not needed:
+        return None
+    if hasattr(bias, "main_grad"):
+        return _now_or_later(_add_sum, bias.main_grad, grad_TO)
+    return grad_TO.sum(0).view_as(bias)
 
 
 class _ColumnLinear(Function):
@@ -107,10 +123,12 @@ class _ColumnLinear(Function):
                 start_all_reduce(d_whole, ctx.group, owned=True)
         whole = gathering.wait() if gathering else x
         x_TI = whole.reshape(-1, whole.shape[-1])
-        pairs = [_weight_gradient(w, b, _rows, g, x_TI, need)
-                 for w, b, g, need in zip(ctx.weights, ctx.biases, grads_TO, needs, strict=True)]
+        d_weights = [_weight_gradient(w, _rows, g, x_TI, need)
+                     for w, g, need in zip(ctx.weights, grads_TO, needs, strict=True)]
+        d_biases = [_bias_gradient(b, g, need)
+                    for b, g, need in zip(ctx.biases, grads_TO, ctx.needs_input_grad[4 + count:], strict=True)]
         d_x = reducing.wait() if reducing else None
-        return d_x, None, None, None, *(w for w, _ in pairs), *(b for _, b in pairs)
+        return d_x, None, None, None, *d_weights, *d_biases
 
 
 class _RowLinear(Function):
@@ -129,8 +147,7 @@ class _RowLinear(Function):
         grad = all_gather(grad, ctx.group) if ctx.scattered else grad
         grad_TO = grad.reshape(-1, grad.shape[-1])
         d_x = (grad_TO @ _columns(ctx.weight)).view(x.shape) if ctx.needs_input_grad[0] else None
-        d_weight, _ = _weight_gradient(ctx.weight, None, _columns, grad_TO, x.reshape(-1, x.shape[-1]),
-                                       ctx.needs_input_grad[1])
+        d_weight = _weight_gradient(ctx.weight, _columns, grad_TO, x.reshape(-1, x.shape[-1]), ctx.needs_input_grad[1])
         return d_x, d_weight, None, None
 
 
