@@ -42,7 +42,7 @@ def start_all_gather(x: Tensor, group: Group) -> Pending:
     if group.size == 1:
         return Pending(x)
     output = x.new_empty(x.shape[0] * group.size, *x.shape[1:])
-    return Pending(output, dist.all_gather_into_tensor(output, x.contiguous(), group=group.handle, async_op=True))
+    return Pending(output, dist.all_gather_single(output, x.contiguous(), group=group.handle, async_op=True))
 
 
 def start_reduce_scatter(x: Tensor, group: Group) -> Pending:
@@ -52,7 +52,7 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Pending:
     if x.shape[0] % group.size:
         raise ValueError(f"dim 0 of {tuple(x.shape)} does not divide by the {group.size} ranks of group {group.name}")
     output = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
-    return Pending(output, dist.reduce_scatter_tensor(output, x.contiguous(), group=group.handle, async_op=True))
+    return Pending(output, dist.reduce_scatter_single(output, x.contiguous(), group=group.handle, async_op=True))
 
 
 def all_reduce(x: Tensor, group: Group, op=dist.ReduceOp.SUM) -> Tensor:

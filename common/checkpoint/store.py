@@ -9,7 +9,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch.distributed as dist
@@ -47,7 +49,8 @@ def save(folder: Path, state: State, facts: Mapping[str, Facts], layout: Layout,
     if together:
         dist.barrier()
     writer = dcp.HuggingFaceStorageWriter(str(partial), save_distributed=True)
-    dcp.save(_flat(state, facts, layout), storage_writer=writer, no_dist=not together)
+    with _one_process_is_fine():
+        dcp.save(_flat(state, facts, layout), storage_writer=writer, no_dist=not together)
     if together:
         dist.barrier()
     if lead:
@@ -135,7 +138,16 @@ def load(folder: Path, state: State, facts: Mapping[str, Facts], layout: Layout)
     if missing:
         raise CheckpointError(f"{folder} has no {', '.join(missing)}")
     reader = dcp.HuggingFaceStorageReader(str(folder))
-    dcp.load(_flat(state, facts, layout), storage_reader=reader, no_dist=layout.grid.world == 1)
+    with _one_process_is_fine():
+        dcp.load(_flat(state, facts, layout), storage_reader=reader, no_dist=layout.grid.world == 1)
+
+
+@contextmanager
+def _one_process_is_fine() -> Iterator[None]:
+    """torch warns of a missing process group even where it was told that there is none."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield
 
 
 def _sha256(path: Path) -> str:

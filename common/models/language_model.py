@@ -45,7 +45,7 @@ class Branch(nn.Module):
         self.config, self.context, self.layer, self.kind, self.name = config, context, layer, kind, name
         self.recompute = recompute
         self.norm = Norm(context, config.norm, config.hidden, config.norm_eps)
-        self.mixer = MIXERS[kind](config, context, layer, recompute)
+        self.mixer = MIXERS[kind](config, context, layer, recompute, name)
 
     def forward(self, x_sBH: Tensor, record: Record) -> Tensor:
         y = self.recompute("norm", self.norm, tag(x_sBH, f"{self.kind}.norm_input"))

@@ -1,7 +1,8 @@
 """One micro-batch, as every stage of a model sees it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
+import torch
 from torch import Tensor
 
 
@@ -31,3 +32,9 @@ class Record:
     @property
     def length(self) -> int:
         return self.tokens.shape[1]
+
+    def to(self, device: torch.device | str) -> "Record":
+        """The same record with its tensors on `device`."""
+        moved = {f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)
+                 if isinstance(getattr(self, f.name), Tensor)}
+        return replace(self, **moved)

@@ -48,7 +48,7 @@ class Recipe:
     grid: Grid = field(default_factory=Grid)
     execution: Execution = field(default_factory=Execution)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    rate: LearningRate = field(default_factory=LearningRate)
+    rate: LearningRate = field(default_factory=lambda: LearningRate(1e-3, 200, 20, 1e-4))
     optimizer: AdamWConfig = field(default_factory=AdamWConfig)
     data: DataConfig = field(default_factory=DataConfig)
 
@@ -59,12 +59,12 @@ class Recipe:
         if self.model.vocab < self.data.vocab:
             raise ValueError(f"model.vocab={self.model.vocab} is smaller than data.vocab={self.data.vocab}: "
                              "the model must cover the tokenizer")
-        if self.rate.steps != self.training.steps and self.rate.decay != "constant":
-            raise ValueError(f"rate.steps={self.rate.steps} differs from training.steps={self.training.steps}: the decay "
+        if self.rate.total != self.training.steps and self.rate.decay != "constant":
+            raise ValueError(f"rate.total={self.rate.total} differs from training.steps={self.training.steps}: the decay "
                              "would end elsewhere than the run; set both")
 
     def for_steps(self, steps: int) -> "Recipe":
         """The same recipe over another number of steps, its schedule with it."""
         warmup = min(self.rate.warmup, steps)
         return replace(self, training=replace(self.training, steps=steps),
-                       rate=replace(self.rate, steps=steps, warmup=warmup))
+                       rate=replace(self.rate, total=steps, warmup=warmup))

@@ -5,7 +5,7 @@ micro-batches and data-parallel ranks before the first backward, and every micro
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -125,13 +125,12 @@ def train_step(training: Training, records: Sequence[Record], learning_rate: flo
 
 
 @torch.no_grad()
-def evaluate(training: Training, batches: Sequence[Sequence[Record]]) -> tuple[float, int]:
-    """Mean loss over all counted tokens of the given batches, and their number."""
+def evaluate(training: Training, records: Iterable[Record]) -> tuple[float, int]:
+    """Mean loss over all counted tokens of the given records over all data-parallel ranks, and their number."""
     training.model.eval()
     sums = torch.zeros(2, dtype=torch.float64)
-    for records in batches:
-        for record in records:
-            _, terms = training.model(record, {})
-            sums += torch.stack([terms["language"].sum.double(), terms["language"].count.double()])
+    for record in records:
+        _, terms = training.model(record, {})
+        sums += torch.stack([terms["language"].sum.double(), terms["language"].count.double()])
     total, count = all_reduce(sums, training.layout.group("dp", "cp")).tolist()
     return total / count, int(count)

@@ -1,0 +1,164 @@
+"""The one training loop: steps, evaluation, checkpoints, signals, metrics."""
+
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from common.checkpoint import store
+from common.device import Device, measured_peak
+from common.layout import Layout
+from common.models.flops import model_flops
+from common.models.record import Record
+from common.training.config_json import to_json
+from common.training.metrics import MetricsLog, StepMetrics
+from common.training.recipe import Recipe
+from common.training.run_directory import RunDirectory
+from common.training.signals import StopSignals
+from common.training.step import StepResult, Training, build, evaluate, train_step
+from data.prepare import Prepared
+from data.samples import SampleOrder, Samples, batches, held_out_batches
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended. loss: of the last step; valid_loss: over the validation sequences, nats per token."""
+
+    steps: int
+    loss: float
+    valid_loss: float
+    tokens_per_s: float
+    stopped: bool
+    checkpoint: str
+
+
+class Unstable(RuntimeError):
+    """Too many steps in a row whose loss or gradient was not finite."""
+
+
+def train(recipe: Recipe, prepared: Prepared, directory: RunDirectory, layout: Layout, device: Device,
+          resume: bool = False) -> Summary:
+    """Trains one rank from the start, or from the run's last good checkpoint, to the recipe's last step."""
+    loop = Loop(recipe, prepared, directory, layout, device)
+    first = loop.load() if resume else 0
+    return loop.run(first)
+
+
+class Loop:
+    def __init__(self, recipe: Recipe, prepared: Prepared, directory: RunDirectory, layout: Layout, device: Device):
+        self.recipe, self.prepared, self.directory, self.layout, self.device = recipe, prepared, directory, layout, device
+        model, config = recipe.model, recipe.training
+        self.samples = Samples(prepared.tokens("train"), model.sequence, model.vocab)
+        self.order = SampleOrder(len(self.samples), config.seed)
+        self.valid = Samples(prepared.tokens("valid"), model.sequence, model.vocab)
+        self.training: Training = build(model, recipe.execution, recipe.optimizer, layout, config.seed, device.torch_device)
+        self.facts = {name: f for name, _, f in self.training.gradients.parameters}
+
+    def records(self, step: int) -> list[Record]:
+        config = self.recipe.training
+        made = batches(self.samples, self.order, step=step, global_batch=config.batch, micro_batch=config.micro_batch,
+                       seed=config.seed, dp_rank=self.layout.index("dp"), dp_size=self.layout.size("dp"),
+                       document_mask=config.document_mask)
+        return [record.to(self.device.torch_device) for record in made]
+
+    def valid_records(self) -> Iterator[Record]:
+        """This rank's share of the first `evaluate_sequences` sequences of the validation split."""
+        config, dp = self.recipe.training, self.layout.size("dp")
+        every = held_out_batches(self.valid, micro_batch=config.micro_batch, dp_rank=self.layout.index("dp"), dp_size=dp,
+                                 document_mask=config.document_mask)
+        number = math.ceil(config.evaluate_sequences / (config.micro_batch * dp)) or None
+        return (record.to(self.device.torch_device) for record in itertools.islice(every, number))
+
+    def run(self, first: int) -> Summary:
+        recipe, config = self.recipe, self.recipe.training
+        peak = self._peak() if self.layout.rank == 0 else math.nan
+        flops = model_flops(recipe.model, config.batch)
+        bad, valid, saved, stopping, losses = 0, math.nan, None, False, [math.nan]
+        began, step = time.perf_counter(), first
+        tensorboard = self.directory.tensorboard if config.tensorboard else None
+        with MetricsLog(self.directory.metrics, rank=self.layout.rank, resume_at=first, total_steps=config.steps,
+                        tensorboard=tensorboard) as log, StopSignals() as stop:
+            while step < config.steps and not stopping:
+                start, rate = time.perf_counter(), recipe.rate.at(step)
+                result = train_step(self.training, self.records(step), rate, recipe.optimizer.clip)
+                seconds = time.perf_counter() - start
+                step += 1
+                log.step(self._metrics(step, result, rate, seconds, flops / seconds / peak))
+                losses.append(result.loss)
+                bad = bad + 1 if result.skipped else 0
+                if bad >= config.patience:
+                    raise Unstable(f"{bad} steps in a row, up to step {step}, had a loss or gradient that is not finite; "
+                                   f"lower rate.peak, or raise training.patience")
+                stopping = stop.agreed(device=self.device.torch_device) is not None
+                last = step == config.steps or stopping
+                if last or _due(step, config.evaluate_every):
+                    valid, counted = evaluate(self.training, self.valid_records())
+                    log.evaluation(step, "valid", {"loss": valid, "perplexity": math.exp(valid), "tokens": counted})
+                if last or _due(step, config.save_every):
+                    saved = self.save(step)
+        tokens = (step - first) * config.batch * recipe.model.sequence
+        return Summary(step, losses[-1], valid, tokens / (time.perf_counter() - began), stopping, str(saved or ""))
+
+    def _peak(self) -> float:
+        """FLOP/s of all the devices that this run uses, measured."""
+        dtype = self.training.model.context.dtype
+        one = measured_peak(self.device, dtype)
+        return one if self.device.kind == "cpu" else one * self.layout.grid.world
+
+    def _metrics(self, step: int, result: StepResult, rate: float, seconds: float, mfu: float) -> StepMetrics:
+        scale = self.training.loss_scale
+        return StepMetrics(step, result.loss, rate, result.grad_norm, result.tokens, result.tokens / seconds, mfu,
+                           scale.scale if scale else None, result.skipped, {"step": seconds})
+
+    def save(self, step: int) -> Path:
+        """Writes a checkpoint of everything that step `step` needs, and drops old ones."""
+        training = self.training
+        about = {"step": step, "consumed": step * self.recipe.training.batch, "recipe": to_json(self.recipe),
+                 "updates": training.optimizer.steps, "tokenizer": self.prepared.report["tokenizer"]["sha256"],
+                 "loss_scale": training.loss_scale.state_dict() if training.loss_scale else None}
+        saved = store.save(self.directory.checkpoints, training.optimizer.state(), self.facts, self.layout, about)
+        if self.layout.rank == 0:
+            store.keep_last(self.directory.checkpoints, self.recipe.training.keep)
+        return saved
+
+    def load(self) -> int:
+        """Restores the run's last good checkpoint; returns the step to go on from."""
+        folder = store.last_good(self.directory.checkpoints)
+        if folder is None:
+            raise ValueError(f"{self.directory.checkpoints} has no checkpoint to resume from: start the run anew")
+        return restore(self.training, folder, self.facts, self.prepared.report["tokenizer"]["sha256"])
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def restore(training: Training, folder: Path, facts: dict, tokenizer: str | None = None) -> int:
+    """Fills a training from a verified checkpoint folder; returns its step."""
+    manifest = store.read_manifest(folder)
+    if tokenizer is not None and manifest["tokenizer"] != tokenizer:
+        raise ValueError(f"{folder} was trained with another tokenizer than the data has: prepare the data as it was")
+    store.load(folder, training.optimizer.state(), facts, training.layout)
+    training.optimizer.steps = manifest["updates"]
+    training.optimizer.publish()
+    if training.loss_scale and manifest["loss_scale"]:
+        training.loss_scale.load_state_dict(manifest["loss_scale"])
+    return manifest["step"]
+
+
+def load_model(model: torch.nn.Module, folder: Path, layout: Layout) -> dict:
+    """Fills a model's parameters alone, for evaluation; returns the manifest of the verified folder."""
+    from common.parameters import named
+
+    manifest = store.verify(folder)
+    facts = {name: f for name, _, f in named(model)}
+    main = {name: torch.empty_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for name, p, _ in named(model)}
+    store.load(folder, {"parameters": main}, facts, layout)
+    with torch.no_grad():
+        for name, p, _ in named(model):
+            p.copy_(main[name])
+    return manifest
