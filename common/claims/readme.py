@@ -122,9 +122,10 @@ def produced_by(papers: Sequence[tuple[Paper, Sequence[Row]]]) -> str:
     lines = ["| paper | runs now | stored, run with `--full` | claims waiting |"]
     lines.append("| --- | --- | --- | ---: |")
     for paper, rows in papers:
-        named = [(f"`{item.name}` ({item.minutes:g} min)", item.full) for item in paper.producers]
-        now = ", ".join(name for name, full in named if not full) or "nothing"
-        stored = ", ".join(name for name, full in named if full) or "nothing"
+        short = [item.minutes for item in paper.producers if not item.full]
+        now = f"{len(short)} of {len(paper.producers)} functions, {sum(short):.1f} min" if short else "nothing"
+        full = [f"`{item.name}` ({item.minutes:g} min)" for item in paper.producers if item.full]
+        stored = ", ".join(full) or "nothing"
         waiting = sum(row.verdict == "waiting" for row in rows)
         lines.append(f"| {paper.name} | {now} | {stored} | {waiting} |")
     return "\n".join(lines)

@@ -116,4 +116,4 @@ def test_what_waits_is_counted_by_its_reason(tmp_path: Path) -> None:
 def test_what_runs_now_and_what_is_stored(tmp_path: Path) -> None:
     paper = make(tmp_path)
     last = produced_by([(paper, rows_of(paper))]).splitlines()[-1]
-    assert last == "| sample | `piles` (0.1 min) | `building` (90 min) | 11 |"
+    assert last == "| sample | 1 of 2 functions, 0.1 min | `building` (90 min) | 11 |"
