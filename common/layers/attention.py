@@ -21,11 +21,13 @@ class Attention(nn.Module):
 
     Queries (heads, D, H) and keys with values (groups, 2, D, H) are two weights over one gathered input, so that every cut
     is a plain cut of dim 0, fewer groups than tensor ranks included: then tp / groups ranks hold copies of a group.
+    name: of this branch of the layer; it keys the dropout mask.
     """
 
-    def __init__(self, config: LanguageModelConfig, context: Context, layer: int, recompute: Recompute):
+    def __init__(self, config: LanguageModelConfig, context: Context, layer: int, recompute: Recompute,
+                 name: str = "attention"):
         super().__init__()
-        self.config, self.context, self.layer, self.recompute = config, context, layer, recompute
+        self.config, self.context, self.layer, self.recompute, self.name = config, context, layer, recompute, name
         tp, groups, dim = context.tp, config.groups, config.dim
         parts = groups if tp.size > groups else None
         self.qkv = ColumnParallelLinear(
@@ -49,7 +51,7 @@ class Attention(nn.Module):
         p = self.config.attention_dropout if self.training else 0.0
         keep = None
         if p:
-            site = Site(record.seed, record.step, record.samples, self.layer, "attention")
+            site = Site(record.seed, record.step, record.samples, self.layer, self.name)
             first_head = self.context.tp.index * q.shape[2]
 
             def keep(shape):

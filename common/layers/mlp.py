@@ -13,7 +13,8 @@ from common.recompute.policy import Recompute
 class MLP(nn.Module):
     """x (s, B, H) -> (s, B, H). Gated activations hold gate and value as one weight (2, F, H), cut along F."""
 
-    def __init__(self, config: LanguageModelConfig, context: Context, layer: int, recompute: Recompute):
+    def __init__(self, config: LanguageModelConfig, context: Context, layer: int, recompute: Recompute,
+                 name: str = "mlp"):
         super().__init__()
         self.activation = context.kernel_set.activations[config.activation]
         self.recompute = recompute
