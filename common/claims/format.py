@@ -25,7 +25,7 @@ def number(value: Number) -> str:
         return f"{mantissa}e{int(exponent)}"
     if isinstance(value, int):
         return f"{value:,}"
-    if len(repr(value).replace(".", "").replace("-", "").lstrip("0")) <= 6 and "e" not in repr(value):
+    if len(repr(value).replace(".", "").replace("-", "").lstrip("0")) <= 5 and "e" not in repr(value):
         return f"{value:,}"
     return f"{value:,.{max(0, 4 - math.floor(math.log10(size)))}f}" if size else "0"
 
@@ -42,10 +42,10 @@ def value_text(value: Value, limit: int | None = None) -> str:
 
 
 def error_text(error: float | None) -> str:
-    """A relative error in percent with its sign."""
+    """A relative error in percent with its sign; what rounds to nothing is 0."""
     if error is None:
         return ""
-    return "0 %" if error == 0 else f"{100 * error:+.2f} %".replace("-", "−")
+    return "0 %" if abs(error) < 5e-5 else f"{100 * error:+.2f} %".replace("-", "−")
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,9 @@ def produced_by(papers: Sequence[tuple[Paper, Sequence[Row]]]) -> str:
     lines.append("| --- | --- | --- | ---: |")
     for paper, rows in papers:
         short = [item.minutes for item in paper.producers if not item.full]
-        now = f"{len(short)} of {len(paper.producers)} functions, {sum(short):.1f} min" if short else "nothing"
+        now = (
+            f"{len(short)} of {len(paper.producers)} functions, {sum(short):.1f} min" if short else "nothing"
+        )
         full = [f"`{item.name}` ({item.minutes:g} min)" for item in paper.producers if item.full]
         stored = ", ".join(full) or "nothing"
         waiting = sum(row.verdict == "waiting" for row in rows)

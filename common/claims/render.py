@@ -72,16 +72,14 @@ def _table(rows: Sequence[Row]) -> Table:
     texts = [cells(row, SHORT) for row in rows]
     published = align([item.published for item in texts])
     ours = align([item.ours for item in texts])
-    errors = align([item.error.removesuffix(" %") for item in texts])
-    lines = iter(zip(rows, texts, published, ours, errors, strict=True))
+    lines = iter(zip(rows, texts, published, ours, strict=True))
     for what, members in groupby(lines, key=lambda line: line[0].claim.what):
         listed = list(members)
         table.add_row(f"[italic]{escape(what)}[/]")
-        for row, item, theirs, mine, error in listed:
+        for row, item, theirs, mine in listed:
             style = STYLES[row.verdict]
-            percent = f"{error} %" if item.error else ""
             table.add_row(
-                *map(escape, (f"  {item.text}", theirs, mine, item.unit, percent)),
+                *map(escape, (f"  {item.text}", theirs, mine, item.unit, item.error)),
                 f"[{style}]{row.verdict}[/]",
                 item.kind,
                 item.run,
