@@ -25,11 +25,12 @@ class LossScaleConfig:
 
     def __post_init__(self):
         if not (math.isfinite(self.growth) and self.growth > 1 > self.backoff > 0):
-            raise ValueError(f"growth={self.growth} must be above 1 and backoff={self.backoff} between 0 and 1")
+            raise ValueError(f"growth={self.growth} must be above 1 and finite, "
+                             f"backoff={self.backoff} between 0 and 1")
         if self.interval < 1 or self.hysteresis < 1 or not 0 < self.smallest <= self.initial <= LARGEST:
             raise ValueError(f"interval={self.interval} and hysteresis={self.hysteresis} must be at least 1, "
-                             f"smallest={self.smallest} above 0 and at most initial={self.initial}, which must be "
-                             "finite in fp32")
+                             f"smallest={self.smallest} above 0 and at most initial={self.initial}, which "
+                             "must be finite in fp32")
 
 
 class DynamicLossScale:

@@ -15,7 +15,8 @@ LINE_SECONDS = 10.0
 class Progress:
     """Shows the latest step.
 
-    On a terminal the line is redrawn in place, and what others print stays above it. Elsewhere (a file, a pipe) a line is printed for the first step, every ten seconds, and for the last.
+    On a terminal the line is redrawn in place, and what others print stays above it. Elsewhere (a file, a
+    pipe) a line is printed for the first step, every ten seconds, and for the last.
     """
 
     def __init__(self, first_step: int, total_steps: int | None, stream: TextIO | None = None) -> None:

@@ -69,8 +69,8 @@ class BatchSize:
         if self.start is None or self.increment is None:
             raise ValueError(f"ramp={self.ramp} needs both start and increment")
         if self.ramp < 0 or self.start < 1 or self.increment < 1 or self.start > self.final:
-            raise ValueError(f"start={self.start}, increment={self.increment}, ramp={self.ramp}: each must be "
-                             f"at least 1, and start at most final={self.final}")
+            raise ValueError(f"start={self.start}, increment={self.increment}, ramp={self.ramp}: each must "
+                             f"be at least 1, and start at most final={self.final}")
         if (self.final - self.start) % self.increment:
             raise ValueError(f"increment={self.increment} does not divide final - start = "
                              f"{self.final - self.start}: the batch would never be final={self.final}")

