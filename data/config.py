@@ -35,7 +35,7 @@ class DataConfig:
     min_characters: int = 32
     """Documents with fewer characters, white space not counted, are dropped."""
     near_threshold: float = 0.7
-    """Jaccard similarity from which two documents are near duplicates."""
+    """Jaccard similarity from which two documents are near duplicates; 1 drops exact duplicates alone."""
     near_words: int = 5
     """Words in the shingles that are compared."""
     near_permutations: int = 128

@@ -82,9 +82,19 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def near_clusters(stream: WordStream, threshold: float, shingle: int, permutations: int) -> list[list[int]]:
-    """Connected clusters, as lists of document numbers, of pairs at or above the threshold."""
+    """Connected clusters, as lists of document numbers, of pairs at or above the threshold.
+
+    A threshold of 1 looks for none: equal documents are gone by then. Raises ValueError when so many permutations cannot
+    tell so high a threshold.
+    """
     sets = shingle_sets(stream, shingle)
-    index = MinHashLSH(threshold=threshold, num_perm=permutations, weights=LSH_WEIGHTS)
+    if threshold == 1:
+        return [[i] for i in range(len(sets))]
+    try:
+        index = MinHashLSH(threshold=threshold, num_perm=permutations, weights=LSH_WEIGHTS)
+    except ValueError:
+        raise ValueError(f"near_threshold={threshold} cannot be told with near_permutations={permutations}: use more, a "
+                         "threshold of 0.9 or less with 128, or 1 to drop exact duplicates alone") from None
     hashes = ((values >> np.uint64(32)).tolist() for values in sets)
     clusters = Clusters(len(sets))
     for i, sketch in enumerate(MinHash.generator(hashes, num_perm=permutations, seed=1, hashfunc=int)):

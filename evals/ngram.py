@@ -203,8 +203,13 @@ class Score:
 
 def score(log_probs: np.ndarray, text_bytes: int) -> Score:
     """Sum up natural log probabilities, float (tokens,), of a text of so many bytes."""
-    if text_bytes < 1 or not log_probs.size:
-        raise ValueError(f"{log_probs.size} tokens of {text_bytes} bytes: a score needs at least one of each")
-    total = -float(np.sum(log_probs, dtype=np.float64))
-    mean = total / log_probs.size
-    return Score(log_probs.size, mean, math.exp(mean), total / math.log(2) / text_bytes)
+    if not log_probs.size:
+        raise ValueError(f"no token of {text_bytes} bytes: a score needs at least one")
+    return score_of(-float(np.mean(log_probs, dtype=np.float64)), log_probs.size, text_bytes)
+
+
+def score_of(loss: float, tokens: int, text_bytes: int) -> Score:
+    """The score that a mean loss in nats over so many tokens of a text makes."""
+    if text_bytes < 1 or tokens < 1:
+        raise ValueError(f"{tokens} tokens of {text_bytes} bytes: a score needs at least one of each")
+    return Score(tokens, loss, math.exp(loss), loss * tokens / math.log(2) / text_bytes)

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from common.training.metrics import MetricsLog, StepMetrics
 from common.training.recipe import Recipe
 from common.training.run_directory import RunDirectory
 from common.training.signals import StopSignals
-from common.training.step import StepResult, Training, build, evaluate, train_step
+from common.training.step import StepResult, Training, build, mean_loss, train_step
 from data.prepare import Prepared
 from data.samples import SampleOrder, Samples, batches, held_out_batches
 
@@ -96,7 +97,7 @@ class Loop:
                 stopping = stop.agreed(device=self.device.torch_device) is not None
                 last = step == config.steps or stopping
                 if last or _due(step, config.evaluate_every):
-                    valid, counted = evaluate(self.training, self.valid_records())
+                    valid, counted = mean_loss(self.training.model, self.valid_records(), self.layout)
                     log.evaluation(step, "valid", {"loss": valid, "perplexity": math.exp(valid), "tokens": counted})
                 if last or _due(step, config.save_every):
                     saved = self.save(step)
@@ -105,8 +106,7 @@ class Loop:
 
     def _peak(self) -> float:
         """FLOP/s of all the devices that this run uses, measured."""
-        dtype = self.training.model.context.dtype
-        one = measured_peak(self.device, dtype)
+        one = _peak_once(self.device, self.training.model.context.dtype)
         return one if self.device.kind == "cpu" else one * self.layout.grid.world
 
     def _metrics(self, step: int, result: StepResult, rate: float, seconds: float, mfu: float) -> StepMetrics:
@@ -131,6 +131,9 @@ class Loop:
         if folder is None:
             raise ValueError(f"{self.directory.checkpoints} has no checkpoint to resume from: start the run anew")
         return restore(self.training, folder, self.facts, self.prepared.report["tokenizer"]["sha256"])
+
+
+_peak_once = cache(measured_peak)
 
 
 def _due(step: int, every: int) -> bool:

@@ -83,8 +83,8 @@ def build(model: LanguageModelConfig, execution: Execution, adamw: AdamWConfig, 
 
 def count_tokens(records: Sequence[Record], layout: Layout) -> Tensor:
     """Counted tokens of the global batch, the same 0-d fp64 tensor on every rank."""
-    mine = sum(r.loss_mask.sum() for r in records)
-    return all_reduce(torch.as_tensor(mine, dtype=torch.float64), layout.group("dp", "cp"))
+    mine = torch.stack([r.loss_mask.sum() for r in records]).sum().double()
+    return all_reduce(mine, layout.group("dp", "cp"))
 
 
 def forward_backward(training: Training, records: Sequence[Record]) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ def forward_backward(training: Training, records: Sequence[Record]) -> tuple[Ten
     if tokens == 0:
         raise ValueError("a global batch without one counted token: check the loss mask of the data")
     factor = (training.loss_scale.scale if training.loss_scale else 1.0) / tokens
-    total = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64, device=tokens.device)
     for record in records:
         _, terms = training.model(record, {})
         language = terms["language"]
@@ -125,12 +125,12 @@ def train_step(training: Training, records: Sequence[Record], learning_rate: flo
 
 
 @torch.no_grad()
-def evaluate(training: Training, records: Iterable[Record]) -> tuple[float, int]:
+def mean_loss(model: LanguageModel, records: Iterable[Record], layout: Layout) -> tuple[float, int]:
     """Mean loss over all counted tokens of the given records over all data-parallel ranks, and their number."""
-    training.model.eval()
-    sums = torch.zeros(2, dtype=torch.float64)
+    model.eval()
+    sums = torch.zeros(2, dtype=torch.float64, device=next(model.parameters()).device)
     for record in records:
-        _, terms = training.model(record, {})
+        _, terms = model(record, {})
         sums += torch.stack([terms["language"].sum.double(), terms["language"].count.double()])
-    total, count = all_reduce(sums, training.layout.group("dp", "cp")).tolist()
+    total, count = all_reduce(sums, layout.group("dp", "cp")).tolist()
     return total / count, int(count)

@@ -145,3 +145,15 @@ def test_words_of_scripts_without_spaces_and_windows():
     assert values[1] == values[3] and len(set(values.tolist())) == 8
     taken = stream.take(np.array([2, 0]))
     assert taken.windows(2)[0].tolist() == [values[3], *values[:3].tolist()]
+
+
+def test_a_threshold_of_one_drops_exact_duplicates_alone():
+    near = sentence(1)
+    documents = [document(" ".join(near), "a"), document(" ".join([*near, "more"]), "b"), document(" ".join(near), "c")]
+    texts, removed = kept(documents, threshold=1.0)
+    assert len(texts) == 2 and removed.exact_duplicates == 1 and removed.near_duplicates == 0
+
+
+def test_a_threshold_that_the_permutations_cannot_tell():
+    with pytest.raises(ValueError, match="near_threshold=0.99 cannot be told with near_permutations=16"):
+        kept([document(" ".join(sentence(i)), str(i)) for i in range(3)], threshold=0.99, permutations=16)

@@ -1,0 +1,118 @@
+"""Loss, perplexity and bits per byte on held-out text, beside an n-gram model of the same training text.
+
+Both predict the same tokens, every one of the split but its first, from the same windows of the model's sequence length.
+"""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+
+import tyro
+
+from common.checkpoint import store
+from common.layers.context import Context
+from common.layout import Layout
+from common.models.language_model import LanguageModel
+from common.precision.policy import precision
+from common.training.command import find
+from common.training.loop import load_model
+from common.training.recipe import Recipe
+from common.training.step import mean_loss
+from data.prepare import prepare, progress_bar
+from data.samples import Samples, held_out_batches
+from evals import ngram
+from infra.launch import Launch
+from infra.rank_context import RankContext
+
+SPLITS = ("valid", "test")
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """checkpoint: a run's directory, for its last good checkpoint, or a checkpoint's folder. split: valid or test.
+    order: of the n-gram model, 0 for none. launch: local:N; default as many local ranks as the recipe's grid has.
+    json: print one JSON object instead of a table."""
+
+    checkpoint: Path
+    split: str = "valid"
+    order: int = 5
+    launch: str = ""
+    json: bool = False
+
+    def __post_init__(self):
+        if self.split not in SPLITS:
+            raise ValueError(f"split={self.split!r}: use one of {', '.join(SPLITS)}")
+        if self.order < 0:
+            raise ValueError(f"order={self.order}: 1 or more, or 0 for no n-gram model")
+
+
+def checkpoint_folder(path: Path) -> Path:
+    """The checkpoint that `path` names."""
+    if (path / store.MANIFEST).is_file():
+        return path
+    found = store.last_good(path / "checkpoints")
+    if found is None:
+        raise ValueError(f"checkpoint={str(path)!r} is neither a checkpoint nor a run's directory that has one")
+    return found
+
+
+def ngram_score(recipe: Recipe, split: str, order: int) -> ngram.Score:
+    """Trained on all of the training split, scored on the tokens and windows that the model is scored on."""
+    data = prepare(recipe.data)
+    reader = data.tokens("train")
+    model = ngram.train(reader.read(0, len(reader)), reader.vocab, reader.header.eod, order)
+    held = data.tokens(split)
+    log_probs = model.log_probs(held.read(0, len(held)), recipe.model.sequence)
+    return ngram.score(log_probs[1:], data.text_bytes(split))
+
+
+def model_score(context: RankContext, recipe: Recipe, folder: str, split: str) -> ngram.Score:
+    """What one rank of the recipe's layout computes; the same on all."""
+    layout = Layout(recipe.grid, context.rank)
+    dtype = precision(recipe.execution.precision).parameters
+    run = Context(layout, recipe.execution.kernels, recipe.execution.sequence_parallel, dtype,
+                  context.device.torch_device)
+    model = LanguageModel(recipe.model, run)
+    load_model(model, Path(folder), layout)
+    data = prepare(recipe.data)
+    samples = Samples(data.tokens(split), recipe.model.sequence, recipe.model.vocab)
+    records = held_out_batches(samples, micro_batch=recipe.training.micro_batch, dp_rank=layout.index("dp"),
+                               dp_size=layout.size("dp"))
+    loss, tokens = mean_loss(model, (r.to(context.device.torch_device) for r in records), layout)
+    return ngram.score_of(loss, tokens, data.text_bytes(split))
+
+
+def main(module: ModuleType) -> None:
+    """The evaluate command of the paper whose recipes are in `module`."""
+    program = f"python -m {module.__name__.removesuffix('.recipes')}.evaluate"
+    try:
+        if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+            raise ValueError("give a recipe and --checkpoint RUN, such as laptop --checkpoint runs/<id>")
+        recipe = find(module, sys.argv[1])
+        asked = tyro.cli(HeldOut, prog=f"{program} {sys.argv[1]}", args=sys.argv[2:])
+        show(recipe, asked, scores(recipe, asked))
+    except ValueError as error:
+        sys.exit(f"{program}: {error}")
+
+
+def scores(recipe: Recipe, asked: HeldOut) -> dict[str, ngram.Score]:
+    folder = checkpoint_folder(asked.checkpoint)
+    with progress_bar() as progress:
+        prepare(recipe.data, progress=progress)
+    launch = Launch.parse(asked.launch or f"local:{recipe.grid.world}")
+    found = {"model": launch.run(model_score, recipe, str(folder), asked.split)}
+    if asked.order and launch.leads:
+        found[f"{asked.order}-gram"] = ngram_score(recipe, asked.split, asked.order)
+    return found
+
+
+def show(recipe: Recipe, asked: HeldOut, found: dict[str, ngram.Score]) -> None:
+    if asked.json:
+        print(json.dumps({"recipe": recipe.name, "split": asked.split, **{n: asdict(s) for n, s in found.items()}}))
+        return
+    print(f"{recipe.name}, {asked.split} split, {found['model'].tokens:,} tokens")
+    for name, score in found.items():
+        print(f"{name:8}  loss {score.loss:.4f}  perplexity {score.perplexity:8.2f}  "
+              f"bits per byte {score.bits_per_byte:.4f}")

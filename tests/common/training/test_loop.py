@@ -1,0 +1,167 @@
+"""The training loop: exact resume, damaged checkpoints, signals, steps that are not finite."""
+
+import math
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from common.checkpoint import store
+from common.checkpoint.store import CheckpointError
+from common.device import choose
+from common.grid import Grid
+from common.layout import SERIAL
+from common.training import loop
+from common.training.command import rank
+from common.training.metrics import read_metrics
+from common.training.recipe import Recipe
+from common.training.run_directory import RunDirectory
+from data.prepare import prepare
+from tests.common.training.small_run import recipe, start, with_grid, write_text
+from tests.distributed import ranks
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    folder = write_text(tmp_path_factory.mktemp("text") / "files")
+    prepared = prepare(recipe(folder).data)
+    yield folder
+    shutil.rmtree(prepared.directory)
+
+
+def serial(base: Recipe, directory: RunDirectory, resume: bool = False) -> loop.Summary:
+    return loop.train(base, prepare(base.data), directory, SERIAL, choose("cpu"), resume)
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a checkpoint of one process, by safetensors alone."""
+    found = {}
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "pt") as f:
+            found |= {name: f.get_tensor(name) for name in f.keys()}
+    return found
+
+
+def steps(directory: RunDirectory) -> list[tuple]:
+    return [(row["step"], row["loss"], row["lr"], row["grad_norm"]) for row in read_metrics(directory.metrics)
+            if "evaluation" not in row]
+
+
+def cut_back(directory: RunDirectory, step: int) -> None:
+    """Leaves the run as a kill after the checkpoint of `step` would."""
+    for folder in store.checkpoints(directory.checkpoints):
+        if int(folder.name.removeprefix("step-")) > step:
+            shutil.rmtree(folder)
+
+
+def test_resume_repeats_no_bit_less(text, tmp_path):
+    base = recipe(text)
+    whole, broken = start(base, tmp_path, "whole"), start(base, tmp_path, "broken")
+    first, _ = serial(base, whole), serial(base, broken)
+    cut_back(broken, 2)
+    again = serial(base, broken, resume=True)
+    assert again.steps == first.steps == 6
+    assert again.valid_loss == first.valid_loss and steps(broken) == steps(whole)
+    a, b = tensors(whole.checkpoints / "step-00000006"), tensors(broken.checkpoints / "step-00000006")
+    assert a.keys() == b.keys() and len([n for n in a if n.startswith("exp_avg_sq.")]) > 10
+    assert all(torch.equal(a[n], b[n]) for n in a)
+
+
+def test_resume_under_another_layout_goes_on_alike(text, tmp_path):
+    base = recipe(text)
+    whole, moved = start(base, tmp_path, "whole"), start(base, tmp_path, "moved")
+    serial(base, whole), serial(base, moved)
+    cut_back(moved, 4)
+    wide = with_grid(base, Grid(tp=2, dp=2), sequence_parallel=True)
+    ranks(4, rank, wide, str(moved.path), True)
+    for one, other in zip(steps(whole), steps(moved), strict=True):
+        assert other == pytest.approx(one, rel=1e-5)
+
+
+def test_tensor_parallel_run_logs_the_same_losses(text, tmp_path):
+    base = recipe(text)
+    one, two = start(base, tmp_path, "one"), start(base, tmp_path, "two")
+    serial(base, one)
+    ranks(2, rank, with_grid(base, Grid(tp=2), sequence_parallel=True), str(two.path), False)
+    for a, b in zip(steps(one), steps(two), strict=True):
+        assert b == pytest.approx(a, rel=1e-5)
+
+
+def test_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(text, tmp_path, capsys):
+    base = recipe(text)
+    directory = start(base, tmp_path, "run")
+    serial(base, directory)
+    newest = directory.checkpoints / "step-00000006"
+    file = next(newest.glob("*.safetensors"))
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match=file.name):
+        store.verify(newest)
+    serial(base, directory, resume=True)
+    assert file.name in capsys.readouterr().out
+    store.verify(newest)  # written again from step 4 on
+
+
+def test_torn_checkpoints_are_refused(text, tmp_path):
+    base = recipe(text)
+    directory = start(base, tmp_path, "run")
+    serial(base, directory)
+    folder = directory.checkpoints / "step-00000002"
+    file = next(folder.glob("*.safetensors"))
+    os.truncate(file, file.stat().st_size - 1)
+    with pytest.raises(CheckpointError, match=file.name):
+        store.verify(folder)
+    file.unlink()
+    with pytest.raises(CheckpointError, match="missing"):
+        store.verify(folder)
+    (folder / "manifest.json").write_text('{"format": 1')
+    with pytest.raises(CheckpointError, match="damaged"):
+        store.verify(folder)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="no manifest"):
+        store.verify(folder)
+
+
+def test_checkpoint_of_another_model_names_the_tensor(text, tmp_path):
+    base = recipe(text)
+    directory = start(base, tmp_path, "run")
+    serial(base, directory)
+    other = replace(base, model=replace(base.model, ffn=64))
+    with pytest.raises(CheckpointError, match=r"mlp.*\[128, 32\].*\[64, 32\]"):
+        serial(other, directory, resume=True)
+
+
+def test_signal_stops_after_the_step_with_a_checkpoint(text, tmp_path, monkeypatch):
+    base = recipe(text, save_every=0)
+    directory = start(base, tmp_path, "run")
+    real = loop.train_step
+
+    def step_with_signal(*arguments):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return real(*arguments)
+
+    monkeypatch.setattr(loop, "train_step", step_with_signal)
+    summary = serial(base, directory)
+    assert summary.stopped and summary.steps == 1
+    assert [p.name for p in store.checkpoints(directory.checkpoints)] == ["step-00000001"]
+
+
+def test_steps_that_are_not_finite_change_nothing_and_end_the_run(text, tmp_path):
+    base = recipe(text, patience=2, save_every=0)
+    directory = start(base, tmp_path, "run")
+    broken = loop.Loop(base, prepare(base.data), directory, SERIAL, choose("cpu"))
+    before = {n: p.clone() for n, p in broken.training.model.named_parameters()}
+    with torch.no_grad():
+        broken.training.model.output.norm.weight[0] = math.nan
+    with pytest.raises(loop.Unstable, match="2 steps in a row"):
+        broken.run(0)
+    after = dict(broken.training.model.named_parameters())
+    assert all(torch.equal(after[n], p) for n, p in before.items() if n != "output.norm.weight")
+    assert [row["skipped"] for row in read_metrics(directory.metrics)] == [True, True]
+    assert broken.training.optimizer.steps == 0
