@@ -30,7 +30,7 @@ RANK_BYTES = 64 * 2**20
 # How long to wait, after a lost connection is reported, for the report that explains it.
 CAUSE_SECONDS = 5.0
 # After a real cause is known, for one that came earlier but whose report is still on its way.
-SETTLE_SECONDS = 0.05
+SETTLE_SECONDS = 0.2
 # For ranks that are asked to end: their own exit handlers.
 CLOSE_SECONDS = 5.0
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)

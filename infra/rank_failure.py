@@ -62,10 +62,11 @@ class RankTimeout(TimeoutError):
 
 def report_exception(rank: int, error: BaseException) -> RankReport:
     """The report of an exception that the caller, on `rank`, caught from the function it ran."""
+    caught = time.monotonic()
     own_frames = error.__traceback__.tb_next
     return RankReport(rank, type(error).__name__, str(error),
                       "".join(traceback.format_exception(type(error), error, own_frames)),
-                      blames_peer=_blames_peer(error))
+                      blames_peer=_blames_peer(error), time=caught)
 
 
 def report_death(rank: int, exit_code: int, stack: str = "") -> RankReport:

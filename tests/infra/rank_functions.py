@@ -175,10 +175,24 @@ def print_and_die(context):
     time.sleep(30)
 
 
-def raise_in_turn(context):
-    """Rank 3 raises first, the others soon after it."""
-    time.sleep(0.0 if context.rank == 3 else 0.02)
-    raise ValueError("first" if context.rank == 3 else "later")
+class SlowToReport(ValueError):
+    """An error that takes a while to be put into words."""
+
+    def __str__(self):
+        time.sleep(0.05)
+        return "first"
+
+
+def raise_in_turn(context, folder):
+    """Rank 3 raises first; the others raise after it, and their reports arrive before its own."""
+    mark = Path(folder) / "raised"
+    if context.rank == 3:
+        mark.touch()
+        raise SlowToReport
+    while not mark.exists():
+        time.sleep(0.001)
+    time.sleep(0.02)
+    raise ValueError("later")
 
 
 def leave_without_a_word(context, rank):

@@ -25,7 +25,7 @@ def failure(function, count, *arguments):
     start = time.monotonic()
     with pytest.raises(RankFailure) as caught:
         run_local(function, count, *arguments)
-    assert time.monotonic() - start < 4.0
+    assert time.monotonic() - start < 8.0
     assert caught.value.size == count
     return caught.value
 
@@ -50,8 +50,8 @@ def test_an_error_raised_because_of_a_lost_connection_is_not_the_cause():
     assert "exited with code 7" in str(found)
 
 
-def test_the_earliest_of_several_real_errors_wins():
-    found = failure(functions.raise_in_turn, 4)
+def test_the_earliest_of_several_real_errors_wins(tmp_path):
+    found = failure(functions.raise_in_turn, 4, str(tmp_path))
     assert (found.rank, found.message) == (3, "first")
 
 
