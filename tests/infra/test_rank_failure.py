@@ -139,7 +139,7 @@ def test_no_rank_outlives_its_launcher(tmp_path):
     assert functions.all_gone(pids, seconds=5)
 
 
-def test_ctrl_c_ends_all_ranks(tmp_path):
+def test_ctrl_c_ends_all_ranks_and_what_they_started(tmp_path):
     """A terminal sends SIGINT to the foreground group: the launcher must be in it, and no rank."""
     def interrupt():
         pids.extend(functions.wait_for_pids(tmp_path, 3))
@@ -150,9 +150,9 @@ def test_ctrl_c_ends_all_ranks(tmp_path):
     groups: set[int] = set()
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        run_local(functions.write_pids_and_sleep, 3, str(tmp_path))
-    assert len(groups) == 3 and os.getpgrp() not in groups
-    assert not any(functions.is_alive(pid) for pid in pids)
+        run_local(functions.write_pids_and_sleep, 3, str(tmp_path), True)
+    assert len(pids) == 6 and len(groups) == 3 and os.getpgrp() not in groups
+    assert functions.all_gone(pids, seconds=2)
 
 
 def test_the_cause_is_the_earliest_report_that_blames_no_peer():
