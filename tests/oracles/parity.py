@@ -5,7 +5,8 @@ from torch import Tensor
 
 
 def deviations(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, float]:
-    """‖a - b‖ / max(‖b‖, 1e-3 x global norm / sqrt(tensors)), per tensor: some gradients are zero by mathematics."""
+    """‖a - b‖ / max(‖b‖, 1e-3 x global norm / sqrt(tensors)), per tensor: some gradients are zero by
+    mathematics."""
     assert ours.keys() == theirs.keys(), f"{ours.keys() ^ theirs.keys()} stand on one side only"
     ours, theirs = ({n: x.detach().double() for n, x in side.items()} for side in (ours, theirs))
     floor = 1e-3 * torch.stack([b.norm() for b in theirs.values()]).norm() / len(theirs) ** 0.5

@@ -1,4 +1,4 @@
-"""Our model against megatron-core's GPTModel with the same weights: loss of every token and every gradient."""
+"""Our model against megatron-core's GPTModel with the same weights: loss and every gradient."""
 
 from dataclasses import replace
 
@@ -16,8 +16,20 @@ from tests.oracles import megatron
 from tests.oracles.parity import assert_close, deviations
 
 GPT = LanguageModelConfig(hidden=32, heads=4, vocab=101, sequence=24)
-LLAMA = LanguageModelConfig(hidden=32, heads=4, kv_heads=2, ffn=48, vocab=101, sequence=24, norm="rmsnorm",
-                            activation="swiglu", positions="rotary", rotary_base=500.0, tied=False, bias=False)
+LLAMA = LanguageModelConfig(
+    hidden=32,
+    heads=4,
+    kv_heads=2,
+    ffn=48,
+    vocab=101,
+    sequence=24,
+    norm="rmsnorm",
+    activation="swiglu",
+    positions="rotary",
+    rotary_base=500.0,
+    tied=False,
+    bias=False,
+)
 pytestmark = pytest.mark.filterwarnings("ignore:Warning. tp_group is None")
 CONFIGS = {
     "gpt": GPT,
@@ -72,7 +84,9 @@ def both(config: LanguageModelConfig, kernels: str, documents: bool):
     return (mine, gradients), (loss, {n: p.grad for n, p in theirs.named_parameters()})
 
 
-@pytest.mark.parametrize("kernels, documents", [("sdpa", False), ("sdpa", True), ("paper", True), ("reference", False)])
+@pytest.mark.parametrize(
+    "kernels, documents", [("sdpa", False), ("sdpa", True), ("paper", True), ("reference", False)]
+)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_same_loss_and_gradients(name, kernels, documents):
     (ours, gradients), (theirs, expected) = both(CONFIGS[name], kernels, documents)

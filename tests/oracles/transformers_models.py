@@ -1,4 +1,5 @@
-"""Tiny random language models of `transformers`, eager attention, as oracles. Imports transformers on first use: 5 s."""
+"""Tiny random language models of `transformers`, eager attention, as oracles. Imports transformers on
+first use: 5 s."""
 
 from pathlib import Path
 
@@ -6,22 +7,79 @@ import torch
 from torch import Tensor
 
 VOCAB, SEQUENCE = 101, 24
-_SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, vocab_size=VOCAB,
-              max_position_embeddings=SEQUENCE, initializer_range=0.3, bos_token_id=None, eos_token_id=None)
+_SIZES = dict(
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=48,
+    vocab_size=VOCAB,
+    max_position_embeddings=SEQUENCE,
+    initializer_range=0.3,
+    bos_token_id=None,
+    eos_token_id=None,
+)
 _ROPE = {"rope_theta": 500.0, "rope_type": "default"}
-# name -> (class, settings). Two key-value heads are fewer than four tensor ranks; 101 divides by no tensor size.
+# name -> (class, settings). Two key-value heads are fewer than four tensor ranks; 101 divides by no tensor
+# size.
 MODELS = {
-    "gpt2": ("GPT2", dict(n_embd=32, n_layer=2, n_head=4, n_positions=SEQUENCE, vocab_size=VOCAB, bos_token_id=None,
-                          eos_token_id=None, initializer_range=0.3)),
-    "gpt2_untied": ("GPT2", dict(n_embd=32, n_layer=2, n_head=4, n_positions=SEQUENCE, vocab_size=VOCAB, n_inner=48,
-                                 activation_function="gelu", tie_word_embeddings=False, bos_token_id=None,
-                                 eos_token_id=None, initializer_range=0.3)),
-    "llama": ("Llama", dict(**_SIZES, num_key_value_heads=2, tie_word_embeddings=False, rope_parameters=_ROPE,
-                            rms_norm_eps=1e-5)),
-    "llama_bias": ("Llama", dict(**_SIZES, num_key_value_heads=1, head_dim=6, attention_bias=True, mlp_bias=True,
-                                 tie_word_embeddings=True)),
-    "mistral": ("Mistral", dict(**_SIZES, num_key_value_heads=4, sliding_window=SEQUENCE, rope_parameters=_ROPE)),
-    "qwen2": ("Qwen2", dict(**_SIZES, num_key_value_heads=2, tie_word_embeddings=True, rope_parameters=_ROPE)),
+    "gpt2": (
+        "GPT2",
+        dict(
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=SEQUENCE,
+            vocab_size=VOCAB,
+            bos_token_id=None,
+            eos_token_id=None,
+            initializer_range=0.3,
+        ),
+    ),
+    "gpt2_untied": (
+        "GPT2",
+        dict(
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=SEQUENCE,
+            vocab_size=VOCAB,
+            n_inner=48,
+            activation_function="gelu",
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            eos_token_id=None,
+            initializer_range=0.3,
+        ),
+    ),
+    "llama": (
+        "Llama",
+        dict(
+            **_SIZES,
+            num_key_value_heads=2,
+            tie_word_embeddings=False,
+            rope_parameters=_ROPE,
+            rms_norm_eps=1e-5,
+        ),
+    ),
+    "llama_bias": (
+        "Llama",
+        dict(
+            **_SIZES,
+            num_key_value_heads=1,
+            head_dim=6,
+            attention_bias=True,
+            mlp_bias=True,
+            tie_word_embeddings=True,
+        ),
+    ),
+    "mistral": (
+        "Mistral",
+        dict(**_SIZES, num_key_value_heads=4, sliding_window=SEQUENCE, rope_parameters=_ROPE),
+    ),
+    "qwen2": (
+        "Qwen2",
+        dict(**_SIZES, num_key_value_heads=2, tie_word_embeddings=True, rope_parameters=_ROPE),
+    ),
 }
 
 
@@ -49,7 +107,9 @@ def save(model, folder: Path) -> Path:
 def load(folder: Path, dtype: torch.dtype = torch.float32):
     import transformers
 
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=dtype
+    ).eval()
 
 
 def tokens(batch: int = 3, length: int = SEQUENCE) -> Tensor:

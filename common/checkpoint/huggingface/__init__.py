@@ -1,4 +1,4 @@
-"""Import from and export to checkpoints of transformers: config.json and safetensors, without importing transformers."""
+"""Checkpoints of transformers, in and out: config.json and safetensors, without importing transformers."""
 
 from common.checkpoint.huggingface.export import export_hf
 from common.checkpoint.huggingface.load import check_hf, load_hf

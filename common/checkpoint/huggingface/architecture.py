@@ -16,10 +16,10 @@ _LAYER = re.compile(r"^layers\.(\d+)\.")
 class Architecture:
     """One class of language model as `transformers` names it.
 
-    read: config.json -> config, ValueError for what it cannot say. lacks: config -> why this architecture cannot hold it,
-    empty if it can. write: config -> config.json without `architectures` and `model_type`. table: parameter name, {} for
-    the layer, -> its pieces. prefix: of all tensors but the output's, left out in files of the model without an output.
-    ignored: tensors that hold no weights (masks, tables).
+    read: config.json -> config, ValueError for what it cannot say. lacks: config -> why this architecture
+    cannot hold it, empty if it can. write: config -> config.json without `architectures` and `model_type`.
+    table: parameter name, {} for the layer, -> its pieces. prefix: of all tensors but the output's, left out
+    in files of the model without an output. ignored: tensors that hold no weights (masks, tables).
     """
 
     name: str
@@ -44,7 +44,9 @@ def depth(config: LanguageModelConfig) -> int:
     return len(config.layers.units)
 
 
-def common_lacks(config: LanguageModelConfig, norm: str, positions: str, activations: dict[str, str]) -> list[str]:
+def common_lacks(
+    config: LanguageModelConfig, norm: str, positions: str, activations: dict[str, str]
+) -> list[str]:
     """What no architecture of one norm, kind of positions and set of activations can hold."""
     unit = next((u for u in config.layers.units if u != "*-"), None)
     found = [] if unit is None else [f"pattern={config.pattern!r} has a layer [{unit}], needs [*-] alone"]

@@ -30,14 +30,22 @@ class Shard:
     bytes: int
 
 
-def export_hf(model: LanguageModel, layout: Layout, folder: Path | str, *, architecture: str | None = None,
-              dtype: torch.dtype | None = None, overwrite: bool = False, shard_bytes: int = SHARD_BYTES) -> None:
+def export_hf(
+    model: LanguageModel,
+    layout: Layout,
+    folder: Path | str,
+    *,
+    architecture: str | None = None,
+    dtype: torch.dtype | None = None,
+    overwrite: bool = False,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
     """Writes safetensors files and config.json; every rank calls it, all see the folder's file system.
 
-    architecture: a class of transformers, default the first that can hold the model. dtype: of the files, default the
-    parameters'. The folder appears whole or not at all; one that exists is replaced only with `overwrite`, and then only
-    if it is a checkpoint or empty. Files hold logical tensors: no copies, no padding of the vocabulary.
-    Raises ValueError before anything is written.
+    architecture: a class of transformers, default the first that can hold the model. dtype: of the files,
+    default the parameters'. The folder appears whole or not at all; one that exists is replaced only with
+    `overwrite`, and then only if it is a checkpoint or empty. Files hold logical tensors: no copies, no
+    padding of the vocabulary. Raises ValueError before anything is written.
     """
     folder = Path(folder).resolve()
     chosen = architecture_for(model.config, architecture)
@@ -70,13 +78,21 @@ def check_target(folder: Path, overwrite: bool) -> None:
     if not overwrite:
         raise ValueError(f"{folder} exists: name another folder, or ask for overwrite")
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} is no checkpoint (it has no config.json), so it is not replaced: name another folder")
+        raise ValueError(
+            f"{folder} is no checkpoint (it has no config.json), so it is not replaced: name another folder"
+        )
 
 
-def _write_stage(model: LanguageModel, layout: Layout, folder: Path, architecture: Architecture, dtype: torch.dtype,
-                 shard_bytes: int) -> None:
+def _write_stage(
+    model: LanguageModel,
+    layout: Layout,
+    folder: Path,
+    architecture: Architecture,
+    dtype: torch.dtype,
+    shard_bytes: int,
+) -> None:
     """Writes the files of this stage; its first tensor rank does, the others give their parts."""
-    tied_copy = model.config.tied and model.embedding is None  # a last stage's copy of what the first stage writes
+    tied_copy = model.config.tied and model.embedding is None  # the first stage writes the matrix
     parameters = {n: (p, f) for n, p, f in named(model) if not (tied_copy and n == "output.weight")}
     shapes = expected_shapes({n: f for n, (_, f) in parameters.items()}, architecture)
     writer = layout.index("tp") == 0

@@ -54,7 +54,9 @@ def rotary_base(fields: Fields) -> float:
         rope = fields.get(name, {})
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind != "default":
-            raise fields.refusal(name, rope, f"rotary scaling {kind!r} is not supported, only 'default' (none)")
+            raise fields.refusal(
+                name, rope, f"rotary scaling {kind!r} is not supported, only 'default' (none)"
+            )
         unknown = set(rope) - {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
         if unknown or rope.get("partial_rotary_factor", 1) != 1:
             raise fields.refusal(name, rope, "only rope_theta, over the whole head, is supported")
@@ -69,8 +71,12 @@ def rotary_base(fields: Fields) -> float:
 def full_attention(fields: Fields, window: int | None, sequence: int) -> None:
     """Refuses attention windows that a sequence of `sequence` tokens would feel."""
     if window is not None and window < sequence:
-        raise fields.refusal("sliding_window", window, "attention windows are not supported; a max_position_embeddings "
-                             f"of at most {window} keeps every sequence inside one")
+        raise fields.refusal(
+            "sliding_window",
+            window,
+            "attention windows are not supported; a max_position_embeddings "
+            f"of at most {window} keeps every sequence inside one",
+        )
     windowed = {"sliding_attention"} if window is not None else set()  # by now as good as full
     other = set(fields.get("layer_types", ())) - {"full_attention"} - windowed
     if other:

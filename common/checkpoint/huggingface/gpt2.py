@@ -1,4 +1,4 @@
-"""GPT-2: LayerNorm, GELU, learned positions, biases everywhere; weights stored (inputs, outputs), qkv in one tensor."""
+"""GPT-2: LayerNorm, GELU, learned positions, biases; weights stored (inputs, outputs), qkv in one tensor."""
 
 import re
 from typing import Any
@@ -8,9 +8,14 @@ from common.checkpoint.huggingface.fields import Fields
 from common.checkpoint.huggingface.piece import Piece
 from common.models.config import LanguageModelConfig
 
-# gelu_new, gelu_pytorch_tanh and gelu_fast are one function, the tanh approximation, in three ways of computing it.
-ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu": "gelu",
-               "relu2": "squared_relu"}
+# gelu_new, gelu_pytorch_tanh and gelu_fast compute one function, the tanh approximation, in three ways.
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu": "gelu",
+    "relu2": "squared_relu",
+}
 NAMES = {"gelu_tanh": "gelu_new", "gelu": "gelu", "squared_relu": "relu2"}
 
 NEEDED = {"n_embd": int, "n_layer": int, "n_head": int, "n_positions": int, "vocab_size": int,
@@ -45,12 +50,25 @@ def _lacks(config: LanguageModelConfig) -> list[str]:
 
 def _write(config: LanguageModelConfig) -> dict[str, Any]:
     return {
-        "n_embd": config.hidden, "n_layer": depth(config), "n_head": config.heads, "n_positions": config.sequence,
-        "n_inner": config.inner, "vocab_size": config.vocab, "activation_function": NAMES[config.activation],
-        "layer_norm_epsilon": config.norm_eps, "embd_pdrop": config.dropout, "resid_pdrop": config.dropout,
-        "attn_pdrop": config.attention_dropout, "initializer_range": config.init_std,
-        "tie_word_embeddings": config.tied, "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
-        "add_cross_attention": False, "bos_token_id": None, "eos_token_id": None}
+        "n_embd": config.hidden,
+        "n_layer": depth(config),
+        "n_head": config.heads,
+        "n_positions": config.sequence,
+        "n_inner": config.inner,
+        "vocab_size": config.vocab,
+        "activation_function": NAMES[config.activation],
+        "layer_norm_epsilon": config.norm_eps,
+        "embd_pdrop": config.dropout,
+        "resid_pdrop": config.dropout,
+        "attn_pdrop": config.attention_dropout,
+        "initializer_range": config.init_std,
+        "tie_word_embeddings": config.tied,
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
 
 
 def _linear(name: str) -> Piece:
@@ -79,7 +97,9 @@ TABLE = {
     f"{_ATTENTION}.mixer.qkv.q_bias": (_qkv_bias(0),),
     f"{_ATTENTION}.mixer.qkv.kv": (_qkv(1, (1, 0)), _qkv(2, (1, 1))),
     f"{_ATTENTION}.mixer.qkv.kv_bias": (_qkv_bias(1, (1, 0)), _qkv_bias(2, (1, 1))),
-    f"{_ATTENTION}.mixer.output.weight": (Piece("transformer.h.{}.attn.c_proj.weight", inputs=2, transposed=True),),
+    f"{_ATTENTION}.mixer.output.weight": (
+        Piece("transformer.h.{}.attn.c_proj.weight", inputs=2, transposed=True),
+    ),
     f"{_ATTENTION}.mixer.output.bias": (_vector("attn.c_proj.bias"),),
     f"{_MLP}.norm.weight": (_vector("ln_2.weight"),),
     f"{_MLP}.norm.bias": (_vector("ln_2.bias"),),

@@ -1,5 +1,5 @@
-"""Llama and its relatives: RMSNorm, SwiGLU, rotary positions, grouped queries. Mistral is Llama with attention windows
-(refused where they matter), Qwen2 has biases on queries, keys and values."""
+"""Llama and its relatives: RMSNorm, SwiGLU, rotary positions, grouped queries. Mistral is Llama with
+attention windows (refused where they matter), Qwen2 has biases on queries, keys and values."""
 
 import re
 from functools import partial
@@ -20,21 +20,35 @@ def _base(fields: Fields, window: int | None, **more: Any) -> LanguageModelConfi
     sequence = fields.get("max_position_embeddings")
     full_attention(fields, window, sequence)
     return LanguageModelConfig(
-        pattern=f"[*-]*{fields.get('num_hidden_layers')}", hidden=fields.get("hidden_size"),
-        heads=fields.get("num_attention_heads"), kv_heads=fields.get("num_key_value_heads"),
-        head_dim=fields.get("head_dim"), ffn=fields.get("intermediate_size"), vocab=fields.get("vocab_size"),
-        sequence=sequence, norm="rmsnorm", norm_eps=fields.get("rms_norm_eps"),
-        activation=fields.choice("hidden_act", ACTIVATIONS), positions="rotary", rotary_base=rotary_base(fields),
-        tied=fields.get("tie_word_embeddings", False), attention_dropout=fields.get("attention_dropout", 0.0),
-        init_std=fields.get("initializer_range", 0.02), **more)
+        pattern=f"[*-]*{fields.get('num_hidden_layers')}",
+        hidden=fields.get("hidden_size"),
+        heads=fields.get("num_attention_heads"),
+        kv_heads=fields.get("num_key_value_heads"),
+        head_dim=fields.get("head_dim"),
+        ffn=fields.get("intermediate_size"),
+        vocab=fields.get("vocab_size"),
+        sequence=sequence,
+        norm="rmsnorm",
+        norm_eps=fields.get("rms_norm_eps"),
+        activation=fields.choice("hidden_act", ACTIVATIONS),
+        positions="rotary",
+        rotary_base=rotary_base(fields),
+        tied=fields.get("tie_word_embeddings", False),
+        attention_dropout=fields.get("attention_dropout", 0.0),
+        init_std=fields.get("initializer_range", 0.02),
+        **more,
+    )
 
 
 def _read_llama(fields: Fields) -> LanguageModelConfig:
     fields.require(NEEDED)
     bias = fields.get("attention_bias", False)
     if fields.get("mlp_bias", False) != bias:
-        raise fields.refusal("attention_bias", bias, f"mlp_bias={not bias} differs: biases are on every linear layer or "
-                             "on none")
+        raise fields.refusal(
+            "attention_bias",
+            bias,
+            f"mlp_bias={not bias} differs: biases are on every linear layer or on none",
+        )
     fields.only("sliding_window", None, "Llama has no attention windows")
     return _base(fields, None, bias=bias)
 
@@ -67,12 +81,24 @@ def _lacks_llama(config: LanguageModelConfig) -> list[str]:
 
 def _write(config: LanguageModelConfig, **more: Any) -> dict[str, Any]:
     return {
-        "hidden_size": config.hidden, "intermediate_size": config.inner, "num_hidden_layers": depth(config),
-        "num_attention_heads": config.heads, "num_key_value_heads": config.groups, "head_dim": config.dim,
-        "vocab_size": config.vocab, "max_position_embeddings": config.sequence, "rms_norm_eps": config.norm_eps,
-        "hidden_act": "silu", "rope_theta": config.rotary_base, "tie_word_embeddings": config.tied,
-        "attention_dropout": config.attention_dropout, "initializer_range": config.init_std,
-        "bos_token_id": None, "eos_token_id": None, **more}
+        "hidden_size": config.hidden,
+        "intermediate_size": config.inner,
+        "num_hidden_layers": depth(config),
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.groups,
+        "head_dim": config.dim,
+        "vocab_size": config.vocab,
+        "max_position_embeddings": config.sequence,
+        "rms_norm_eps": config.norm_eps,
+        "hidden_act": "silu",
+        "rope_theta": config.rotary_base,
+        "tie_word_embeddings": config.tied,
+        "attention_dropout": config.attention_dropout,
+        "initializer_range": config.init_std,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **more,
+    }
 
 
 def _write_llama(config: LanguageModelConfig) -> dict[str, Any]:
@@ -93,14 +119,22 @@ TABLE = {
     f"{_ATTENTION}.norm.weight": (_vector("input_layernorm.weight"),),
     f"{_ATTENTION}.mixer.qkv.q": (_linear("self_attn.q_proj"),),
     f"{_ATTENTION}.mixer.qkv.q_bias": (_vector("self_attn.q_proj.bias"),),
-    f"{_ATTENTION}.mixer.qkv.kv": (_linear("self_attn.k_proj", part=(1, 0)), _linear("self_attn.v_proj", part=(1, 1))),
-    f"{_ATTENTION}.mixer.qkv.kv_bias": (_vector("self_attn.k_proj.bias", (1, 0)),
-                                        _vector("self_attn.v_proj.bias", (1, 1))),
+    f"{_ATTENTION}.mixer.qkv.kv": (
+        _linear("self_attn.k_proj", part=(1, 0)),
+        _linear("self_attn.v_proj", part=(1, 1)),
+    ),
+    f"{_ATTENTION}.mixer.qkv.kv_bias": (
+        _vector("self_attn.k_proj.bias", (1, 0)),
+        _vector("self_attn.v_proj.bias", (1, 1)),
+    ),
     f"{_ATTENTION}.mixer.output.weight": (_linear("self_attn.o_proj", inputs=2),),
     f"{_ATTENTION}.mixer.output.bias": (_vector("self_attn.o_proj.bias"),),
     f"{_MLP}.norm.weight": (_vector("post_attention_layernorm.weight"),),
     f"{_MLP}.mixer.up.weight": (_linear("mlp.gate_proj", part=(0, 0)), _linear("mlp.up_proj", part=(0, 1))),
-    f"{_MLP}.mixer.up.weight_bias": (_vector("mlp.gate_proj.bias", (0, 0)), _vector("mlp.up_proj.bias", (0, 1))),
+    f"{_MLP}.mixer.up.weight_bias": (
+        _vector("mlp.gate_proj.bias", (0, 0)),
+        _vector("mlp.up_proj.bias", (0, 1)),
+    ),
     f"{_MLP}.mixer.down.weight": (_linear("mlp.down_proj"),),
     f"{_MLP}.mixer.down.bias": (_vector("mlp.down_proj.bias"),),
     "output.norm.weight": (Piece("model.norm.weight", inputs=0),),
@@ -108,7 +142,9 @@ TABLE = {
 }
 
 _IGNORED = re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
-LLAMA = Architecture("LlamaForCausalLM", "llama", "model.", TABLE, _read_llama, _lacks_llama, _write_llama, _IGNORED)
+LLAMA = Architecture(
+    "LlamaForCausalLM", "llama", "model.", TABLE, _read_llama, _lacks_llama, _write_llama, _IGNORED
+)
 MISTRAL = Architecture("MistralForCausalLM", "mistral", "model.", TABLE, _read_mistral,
                        partial(_lacks, biases={"bias": False, "qkv_bias": False}),
                        partial(_write, sliding_window=None), _IGNORED)

@@ -25,7 +25,7 @@ def read_config(folder: Path) -> tuple[LanguageModelConfig, Architecture]:
 
 
 def check_hf(folder: Path | str) -> LanguageModelConfig:
-    """The model in a folder, after all that `load_hf` checks; reads no weights, so it can run before any rank starts."""
+    """The model in a folder, after all that `load_hf` checks: before any rank starts, and weights unread."""
     config, architecture = read_config(Path(folder))
     with _checked(Path(folder), config, architecture):
         return config
@@ -34,9 +34,9 @@ def check_hf(folder: Path | str) -> LanguageModelConfig:
 def load_hf(folder: Path | str, model: LanguageModel, layout: Layout) -> None:
     """Fills this rank's part of every parameter from the folder's safetensors, reading nothing else of them.
 
-    The model may be one stage of several. Values are converted to the parameters' dtype; padding rows become zero.
-    Raises ValueError, before anything is changed, when config.json describes another model, or tensors are missing,
-    unexpected, of another shape or not floating-point.
+    The model may be one stage of several. Values are converted to the parameters' dtype; padding rows become
+    zero. Raises ValueError, before anything is changed, when config.json describes another model, or tensors
+    are missing, unexpected, of another shape or not floating-point.
     """
     folder = Path(folder)
     config, architecture = read_config(folder)
@@ -60,7 +60,9 @@ def whole_facts(config: LanguageModelConfig) -> dict[str, Facts]:
     return {name: facts for name, _, facts in named(LanguageModel(config, Context(device="meta")))}
 
 
-def _fill(p: torch.Tensor, facts: Facts, name: str, tensors: Tensors, layout: Layout, architecture: Architecture) -> None:
+def _fill(
+    p: torch.Tensor, facts: Facts, name: str, tensors: Tensors, layout: Layout, architecture: Architecture
+) -> None:
     first, last = facts.local_range(layout)
     p.zero_()
     if first == last:
@@ -85,12 +87,14 @@ def _check_spare_output(tensors: Tensors, architecture: Architecture) -> None:
         return
     whole = (slice(None), slice(None))
     if not torch.equal(tensors.read(output.name, whole), tensors.read(embedding.name, whole)):
-        raise ValueError(f"{tensors.folder}: config.json says tie_word_embeddings, yet {output.name} differs from "
-                         f"{embedding.name}; set tie_word_embeddings to false to use both")
+        raise ValueError(
+            f"{tensors.folder}: config.json says tie_word_embeddings, yet {output.name} differs from "
+            f"{embedding.name}; set tie_word_embeddings to false to use both"
+        )
 
 
 def _same_model(folder: Path, held: LanguageModelConfig, wanted: LanguageModelConfig) -> None:
-    """ValueError naming every setting in which the checkpoint's model and the one to fill compute something else."""
+    """ValueError naming every setting by which the two models would compute something else."""
     a, b = _meaning(held), _meaning(wanted)
     differ = [f"{name}={b[name]!r} (checkpoint {a[name]!r})" for name in a if a[name] != b[name]]
     if differ:
@@ -100,10 +104,17 @@ def _same_model(folder: Path, held: LanguageModelConfig, wanted: LanguageModelCo
 
 def _meaning(config: LanguageModelConfig) -> dict[str, Any]:
     """The settings that decide what a trained model computes, defaults resolved."""
-    meaning = {"layers": config.layers.units, "kv_heads": config.groups, "head_dim": config.dim, "ffn": config.inner,
-               "qkv_bias": config.bias or config.qkv_bias}
-    meaning |= {n: getattr(config, n) for n in ("hidden", "heads", "vocab", "norm", "norm_eps", "activation", "positions",
-                                                "tied", "bias")}
+    meaning = {
+        "layers": config.layers.units,
+        "kv_heads": config.groups,
+        "head_dim": config.dim,
+        "ffn": config.inner,
+        "qkv_bias": config.bias or config.qkv_bias,
+    }
+    meaning |= {
+        n: getattr(config, n)
+        for n in ("hidden", "heads", "vocab", "norm", "norm_eps", "activation", "positions", "tied", "bias")
+    }
     if config.positions == "learned":
         meaning["sequence"] = config.sequence
     if config.positions == "rotary":

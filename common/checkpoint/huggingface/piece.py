@@ -1,7 +1,8 @@
-"""Where a parameter stands in a checkpoint's tensors: which rows and columns, so that a rank reads just its own.
+"""Where a parameter stands in a checkpoint's tensors, so that a rank reads just its own rows and columns.
 
-A parameter (outputs..., inputs...) is stored as one matrix (rows, columns) or, transposed, (columns, rows); a bias as a
-vector. Several parameters may share a tensor (GPT-2's fused qkv), several tensors one parameter (gate and up).
+A parameter (outputs..., inputs...) is stored as one matrix (rows, columns) or, transposed, (columns, rows); a
+bias as a vector. Several parameters may share a tensor (GPT-2's fused qkv), several tensors one parameter
+(gate and up).
 """
 
 import math
@@ -14,10 +15,12 @@ from common.parameters import Facts
 
 @dataclass(frozen=True)
 class Piece:
-    """The tensor `name` of a checkpoint, or one of `of` equal runs of its outputs, and what of a parameter it fills.
+    """The tensor `name` of a checkpoint, or one of `of` equal runs of its outputs, and what of a parameter it
+    fills.
 
-    part: (dim, index) of the parameter that it fills; None means all of it. inputs: how many trailing dims are inputs,
-    0 for a vector. transposed: stored as (inputs, outputs). place, of: it is run number `place` of `of` along outputs.
+    part: (dim, index) of the parameter that it fills; None means all of it. inputs: how many trailing dims
+    are inputs, 0 for a vector. transposed: stored as (inputs, outputs). place, of: it is run number `place`
+    of `of` along outputs.
     """
 
     name: str
@@ -49,7 +52,8 @@ class Piece:
         return self._stored(slice(start + rows[0], start + rows[1]), slice(*columns))
 
     def fill(self, parameter: Tensor, stored: Tensor, facts: Facts, count: int) -> None:
-        """Copies a stored part of `count` entries of the cut dim to the beginning of that dim of the parameter."""
+        """Copies a stored part of `count` entries of the cut dim to the beginning of that dim of the
+        parameter."""
         dim = self._dim(facts)
         target = self._part(parameter).narrow(dim, 0, count)
         target.copy_((stored.t() if self.transposed else stored).reshape(target.shape))

@@ -23,15 +23,17 @@ def architecture_of(values: dict[str, Any]) -> Architecture:
     else:
         raise ValueError("config.json lacks architectures and model_type: it is not a model of transformers")
     if not found:
-        raise ValueError(f"config.json has {said}, which is not known here: known are {', '.join(ARCHITECTURES)}")
+        raise ValueError(
+            f"config.json has {said}, which is not known here: known are {', '.join(ARCHITECTURES)}"
+        )
     return found[0]
 
 
 def config_from_hf(values: dict[str, Any]) -> LanguageModelConfig:
     """The model that a config.json describes, from its contents alone.
 
-    Raises ValueError naming the fields that are missing, or the field whose value would need what this project does not
-    have: it is never left out of account.
+    Raises ValueError naming the fields that are missing, or the field whose value would need what this
+    project does not have: it is never left out of account.
     """
     fields = Fields(architecture_of(values).name, values)
     fields.only("is_causal", True, "attention is causal")
@@ -42,7 +44,8 @@ def config_from_hf(values: dict[str, Any]) -> LanguageModelConfig:
 
 
 def architecture_for(config: LanguageModelConfig, name: str | None = None) -> Architecture:
-    """The first architecture, or the one named, that can hold this model; ValueError with what stands against it."""
+    """The first architecture, or the one named, that can hold this model; ValueError with what stands
+    against it."""
     if name is not None and name not in ARCHITECTURES:
         raise ValueError(f"architecture={name!r}: known are {', '.join(ARCHITECTURES)}")
     candidates = [ARCHITECTURES[name]] if name else list(ARCHITECTURES.values())

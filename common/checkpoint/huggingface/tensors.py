@@ -25,7 +25,8 @@ def read_json(path: Path) -> dict:
 
 
 class Tensors:
-    """Opens every shard of a folder; a context manager. Names are the architecture's own, whatever prefix the files use."""
+    """Opens every shard of a folder; a context manager. Names are the architecture's own, whatever prefix
+    the files use."""
 
     def __init__(self, folder: Path, architecture: Architecture):
         self.folder, self.architecture = folder, architecture
@@ -72,22 +73,33 @@ class Tensors:
         return self._slice(name)[index]
 
     def check(self, expected: dict[str, tuple[int, ...]], spare: set[str]) -> None:
-        """ValueError unless the tensors are `expected` (name -> shape), any of `spare` allowed beside them."""
+        """ValueError unless the tensors are `expected` (name -> shape), with or without any of `spare`."""
         held = self.names
-        problems = [f"{kind} {_some(names)}" for kind, names in (
-            ("missing:", sorted(expected.keys() - held)), ("unexpected:", sorted(held - expected.keys() - spare)))
-            if names]
-        problems += [f"{n} has shape {self.shape(n)}, config.json needs {shape}" for n, shape in expected.items()
-                     if n in held and self.shape(n) != shape]
+        problems = [
+            f"{kind} {_some(names)}"
+            for kind, names in (
+                ("missing:", sorted(expected.keys() - held)),
+                ("unexpected:", sorted(held - expected.keys() - spare)),
+            )
+            if names
+        ]
+        problems += [
+            f"{n} has shape {self.shape(n)}, config.json needs {shape}"
+            for n, shape in expected.items()
+            if n in held and self.shape(n) != shape
+        ]
         problems += [f"{n} has dtype {self.dtype(n)}, needs one of {', '.join(FLOATING)}" for n in expected
                      if n in held and self.dtype(n) not in FLOATING]
         if problems:
-            raise ValueError(f"{self.folder} does not hold the tensors of {self.architecture.name}: {_some(problems, '; ')}")
+            name = self.architecture.name
+            raise ValueError(f"{self.folder} does not hold the tensors of {name}: {_some(problems, '; ')}")
 
 
 def expected_shapes(facts: dict[str, Facts], architecture: Architecture) -> dict[str, tuple[int, ...]]:
     """Checkpoint tensor -> shape, for the parameters given by name."""
-    return {piece.name: piece.stored_shape(f) for name, f in facts.items() for piece in architecture.pieces(name)}
+    return {
+        piece.name: piece.stored_shape(f) for name, f in facts.items() for piece in architecture.pieces(name)
+    }
 
 
 def _some(items: list[str], between: str = ", ", most: int = 8) -> str:
@@ -109,9 +121,10 @@ def _shards(folder: Path) -> list[Path]:
     pickled = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
     if pickled:
         raise ValueError(
-            f"{folder} has no {SINGLE}, only {_some(pickled)}: pickled files are not read, since they can run code. "
-            "If you trust them, convert: python -c \"from transformers import AutoModelForCausalLM as M; "
-            f"M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\"")
+            f"{folder} has no {SINGLE}, only {_some(pickled)}: pickled files can run code and are not read. "
+            'If you trust them, convert: python -c "from transformers import AutoModelForCausalLM as M; '
+            f"M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
+        )
     raise ValueError(f"{folder} has neither {SINGLE} nor {INDEX}: it holds no weights")
 
 

@@ -42,11 +42,18 @@ def checkpoint(tmp_path_factory):
 
 def record(tokens: Tensor) -> Record:
     B, S = tokens.shape[0], tokens.shape[1] - 1
-    return Record(tokens[:, :-1], tokens[:, 1:], torch.ones(B, S, dtype=torch.bool), torch.arange(S).expand(B, S),
-                  samples=tuple(range(B)))
+    return Record(
+        tokens[:, :-1],
+        tokens[:, 1:],
+        torch.ones(B, S, dtype=torch.bool),
+        torch.arange(S).expand(B, S),
+        samples=tuple(range(B)),
+    )
 
 
-def load(folder: Path, layout: Layout = SERIAL, dtype: torch.dtype = torch.float32, **context) -> LanguageModel:
+def load(
+    folder: Path, layout: Layout = SERIAL, dtype: torch.dtype = torch.float32, **context
+) -> LanguageModel:
     config = config_from_hf(json.loads((folder / "config.json").read_text()))
     model = LanguageModel(config, Context(layout, dtype=dtype, **context)).eval()
     with torch.no_grad():
@@ -134,7 +141,8 @@ def test_bf16_checkpoint_keeps_its_bits_through_an_fp32_model(checkpoint, tmp_pa
 
 
 def _load_and_compute(context: RankContext, folder: Path, out: Path, sequence_parallel: bool):
-    """Logits of this rank with their padding columns, elements read from files, elements held, sum over padding rows."""
+    """Logits of this rank with their padding columns, elements read from files, elements held, sum over
+    padding rows."""
     layout = Layout(Grid(tp=context.size), context.rank)
     read = []
     original = Tensors.read
@@ -149,8 +157,10 @@ def _load_and_compute(context: RankContext, folder: Path, out: Path, sequence_pa
         model = load(folder, layout, sequence_parallel=sequence_parallel)
     finally:
         Tensors.read = original
-    held = sum(p.numel() // max(1, f.local_size(layout)) * (f.local_range(layout)[1] - f.local_range(layout)[0])
-               for _, p, f in named(model))
+    held = sum(
+        p.numel() // max(1, f.local_size(layout)) * (f.local_range(layout)[1] - f.local_range(layout)[0])
+        for _, p, f in named(model)
+    )
     padding = [p[f.local_range(layout)[1] - f.local_range(layout)[0]:].abs().sum().item()
                for n, p, f in named(model) if n in ("embedding.tokens", "output.weight")]
     export_hf(model, layout, out)
@@ -167,7 +177,9 @@ def _load_and_compute(context: RankContext, folder: Path, out: Path, sequence_pa
 @pytest.mark.parametrize("name, size, sequence_parallel", [
     ("gpt2", 2, False), ("gpt2", 4, True), ("llama", 2, True), ("llama", 4, False), ("llama_bias", 4, True),
     ("qwen2", 4, True), ("qwen2", 4, False)])
-def test_tensor_ranks_read_their_own_part_and_give_it_back(checkpoint, tmp_path, name, size, sequence_parallel):
+def test_tensor_ranks_read_their_own_part_and_give_it_back(
+    checkpoint, tmp_path, name, size, sequence_parallel
+):
     """Vocabulary 101 on 2 and 4 ranks; one or two key-value heads on 4."""
     folder, theirs, expected = checkpoint(name)
     results = ranks(size, _load_and_compute, folder, tmp_path / "out", sequence_parallel)
@@ -220,7 +232,8 @@ def test_data_ranks_write_once(checkpoint, tmp_path):
 
 
 def test_loading_again_changes_nothing_that_training_needs(checkpoint):
-    """Weights arrive in place: an optimizer, a gradient buffer or a tied matrix that holds them goes on doing so."""
+    """Weights arrive in place: an optimizer, a gradient buffer or a tied matrix that holds them goes on
+    doing so."""
     folder, _, _ = checkpoint("gpt2")
     model = load(folder)
     before = {n: p.data_ptr() for n, p in model.named_parameters()}

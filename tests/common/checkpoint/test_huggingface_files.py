@@ -87,18 +87,31 @@ def test_what_changes_no_weight_may_differ(folder):
     assert torch.equal(model.output.weight, load_file(folder / "model.safetensors")["lm_head.weight"])
 
 
-@pytest.mark.parametrize("damage, message", [
-    (lambda f: (f / "config.json").unlink(), "has no config.json"),
-    (lambda f: (f / "config.json").write_text("{"), "config.json is not JSON"),
-    (lambda f: (f / "config.json").write_text("[]"), "config.json holds a list"),
-    (lambda f: (f / "model.safetensors").unlink(), "holds no weights"),
-    (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-9]), "damaged"),
-    (lambda f: (f / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 60)), "damaged"),
-    (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pytorch_model.bin.*save_pretrained"),
-    (lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}'),
-     "gone.safetensors"),
-    (lambda f: (f / "model.safetensors.index.json").write_text("{}"), "no weight_map"),
-])
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda f: (f / "config.json").unlink(), "has no config.json"),
+        (lambda f: (f / "config.json").write_text("{"), "config.json is not JSON"),
+        (lambda f: (f / "config.json").write_text("[]"), "config.json holds a list"),
+        (lambda f: (f / "model.safetensors").unlink(), "holds no weights"),
+        (
+            lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-9]),
+            "damaged",
+        ),
+        (lambda f: (f / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 60)), "damaged"),
+        (
+            lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
+            "pytorch_model.bin.*save_pretrained",
+        ),
+        (
+            lambda f: (f / "model.safetensors.index.json").write_text(
+                '{"weight_map": {"a": "gone.safetensors"}}'
+            ),
+            "gone.safetensors",
+        ),
+        (lambda f: (f / "model.safetensors.index.json").write_text("{}"), "no weight_map"),
+    ],
+)
 def test_folders_that_are_no_checkpoint(folder, damage, message):
     damage(folder)
     with pytest.raises(ValueError, match=message):

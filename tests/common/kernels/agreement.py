@@ -23,8 +23,13 @@ def run(function: Callable[..., Tensor], inputs: Sequence[Tensor], dtype: torch.
     return found
 
 
-def agree(fast: Callable[..., Tensor], slow: Callable[..., Tensor], inputs: Sequence[Tensor], dtype: torch.dtype,
-          tolerance: float | None = None) -> None:
+def agree(
+    fast: Callable[..., Tensor],
+    slow: Callable[..., Tensor],
+    inputs: Sequence[Tensor],
+    dtype: torch.dtype,
+    tolerance: float | None = None,
+) -> None:
     """`fast` in `dtype` against `slow` in fp64, on the same numbers."""
     inputs = [x.to(dtype).double() for x in inputs]
     apart = deviations(run(fast, inputs, dtype), run(slow, inputs, torch.float64))

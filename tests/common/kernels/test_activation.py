@@ -54,8 +54,12 @@ def test_squared_relu_has_no_slope_at_zero():
 def test_strided_inputs(name):
     """Inputs and gradients whose memory is in another order."""
     h = sample(name).transpose(0, 1)
-    agree(lambda x: FAST[name](x.transpose(0, 1)), lambda x: TORCH[name](x.transpose(0, 1)), [h], torch.float64)
-    agree(lambda x: FAST[name](x).transpose(0, 1), lambda x: TORCH[name](x).transpose(0, 1), [h], torch.float64)
+    agree(
+        lambda x: FAST[name](x.transpose(0, 1)), lambda x: TORCH[name](x.transpose(0, 1)), [h], torch.float64
+    )
+    agree(
+        lambda x: FAST[name](x).transpose(0, 1), lambda x: TORCH[name](x).transpose(0, 1), [h], torch.float64
+    )
 
 
 def test_gradcheck():

@@ -35,7 +35,9 @@ def torch_s(q, k, v, ids=None, keep=None, p=0.0):
         see = torch.stack([torch.stack([row == row[i] for i in range(S)]) for row in ids])[:, None] & see
     if keep is None:
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=see).permute(2, 0, 1, 3)
-    weights = (torch.einsum("bnqd,bnkd->bnqk", q, k) / math.sqrt(q.shape[-1])).masked_fill(~see, -torch.inf).exp()
+    weights = (
+        (torch.einsum("bnqd,bnkd->bnqk", q, k) / math.sqrt(q.shape[-1])).masked_fill(~see, -torch.inf).exp()
+    )
     weights = weights / weights.sum(-1, keepdim=True) * keep * scale(p)
     return torch.einsum("bnqk,bnkd->qbnd", weights, v)
 
@@ -46,7 +48,7 @@ def torch_s(q, k, v, ids=None, keep=None, p=0.0):
 @pytest.mark.parametrize("kernels", FUNCTIONS)
 def test_every_kernel_is_torch_s(kernels, sizes, masked, dtype):
     if sizes[0] == 1 and dtype == torch.bfloat16:
-        return  # one token attends to itself: its gradients in q and k are zero, and only rounding would be compared
+        return  # of one token the gradients in q and k are zero: only rounding would be compared
     ids = documents(*sizes[:2]) if masked else None
     agree(lambda q, k, v: FUNCTIONS[kernels](q, k, v, ids, None, 0.0), lambda q, k, v: torch_s(q, k, v, ids),
           inputs(*sizes), dtype)
@@ -89,7 +91,12 @@ def test_no_gradient_crosses_a_border(kernels, masked):
 def test_large_scores(kernels):
     """Scores in the thousands: the softmax is a choice of one key, not a NaN."""
     q, k, v = inputs(9, 2, 4, 2, 8)
-    agree(lambda q, k, v: FUNCTIONS[kernels](q, k, v, None, None, 0.0), torch_s, [q * 40, k * 40, v], torch.float64)
+    agree(
+        lambda q, k, v: FUNCTIONS[kernels](q, k, v, None, None, 0.0),
+        torch_s,
+        [q * 40, k * 40, v],
+        torch.float64,
+    )
     out = FUNCTIONS[kernels]((q * 1e3).float(), (k * 1e3).float(), v.float(), None, None, 0.0)
     assert torch.isfinite(out).all()
 

@@ -32,7 +32,10 @@ def test_it_is_torch_s(dtype):
 
 def test_half_logits_give_an_fp32_loss_and_a_half_gradient():
     logits = (normal(S, B, V) * 4).bfloat16()
-    for function in (lambda x: cross_entropy(x, labels(), V, ALONE), lambda x: cross_entropy_reference(x, labels())):
+    for function in (
+        lambda x: cross_entropy(x, labels(), V, ALONE),
+        lambda x: cross_entropy_reference(x, labels()),
+    ):
         x = logits.clone().requires_grad_()
         loss = function(x)
         loss.sum().backward()
@@ -80,7 +83,8 @@ def test_logits_are_left_as_they_are():
 
 @pytest.mark.parametrize("outside", [-100, V - 1, V, 10**6])
 def test_labels_outside_the_vocabulary_touch_nothing(outside):
-    """Where the loss does not count they may be anything, a padding column too: no gradient, and the others' unchanged."""
+    """Where the loss does not count they may be anything, a padding column too: no gradient, and the
+    others' unchanged."""
     vocab = V - 2
     x = normal(S, B, V).requires_grad_()
     mask = torch.rand(S, B, generator=torch.Generator().manual_seed(1)) < 0.5

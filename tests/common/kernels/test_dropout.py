@@ -28,7 +28,9 @@ def hidden(site=SITE, p=P, length=600, width=7, first=0, total=None):
 
 
 def attention(site=SITE, p=P, heads=3, length=300, first_head=0):
-    return attention_mask_BNQK(site, p, torch.Size((len(site.samples), heads, length, length)), first_head, "cpu")
+    return attention_mask_BNQK(
+        site, p, torch.Size((len(site.samples), heads, length, length)), first_head, "cpu"
+    )
 
 
 def within_binomial(mask, p):
@@ -76,7 +78,9 @@ def test_any_split_of_the_heads_gives_the_same_mask():
     whole = attention(heads=6)
     for parts in (2, 3, 6):
         each = 6 // parts
-        assert torch.equal(torch.cat([attention(heads=each, first_head=i * each) for i in range(parts)], 1), whole)
+        assert torch.equal(
+            torch.cat([attention(heads=each, first_head=i * each) for i in range(parts)], 1), whole
+        )
 
 
 @pytest.mark.parametrize("samples", [(12,), (12, 10), (5, 11, 12, 4)])
@@ -105,9 +109,20 @@ def uncorrelated(a, b):
     return abs(torch.corrcoef(torch.stack([a, b]))[0, 1]) < 5 / math.sqrt(a.numel())
 
 
-@pytest.mark.parametrize("change", [
-    {"seed": 2}, {"step": 3}, {"samples": (13, 14, 15)}, {"samples": (11, 12, 10)}, {"layer": 4}, {"layer": -1},
-    {"name": "attention"}, {"seed": 2, "step": 1}, {"step": 3, "layer": 2}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 2},
+        {"step": 3},
+        {"samples": (13, 14, 15)},
+        {"samples": (11, 12, 10)},
+        {"layer": 4},
+        {"layer": -1},
+        {"name": "attention"},
+        {"seed": 2, "step": 1},
+        {"step": 3, "layer": 2},
+    ],
+)
 def test_what_is_dropped_elsewhere_has_nothing_to_do_with_it(change):
     other = replace(SITE, **change)
     assert uncorrelated(hidden(), hidden(other))
@@ -135,7 +150,12 @@ def test_values_and_gradients(p, dtype):
     rate = threshold(p) / 256
     assert scale(p) == 1 / (1 - rate)
     agree(lambda x: dropout(x, keep, p, "test"), lambda x: x * keep / (1 - rate), [x], dtype)
-    agree(lambda x, r: dropout_add(x, r, keep, p, "test"), lambda x, r: r + x * keep / (1 - rate), [x, residual], dtype)
+    agree(
+        lambda x, r: dropout_add(x, r, keep, p, "test"),
+        lambda x, r: r + x * keep / (1 - rate),
+        [x, residual],
+        dtype,
+    )
     leaf = x.to(dtype).requires_grad_()
     out = dropout(leaf, keep, p, "test")
     out.sum().backward()

@@ -17,24 +17,40 @@ def inputs(*shape, bias):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_layer_norm_is_its_reference(shape, dtype):
-    agree(lambda *t: norm.layer_norm(*t, EPS), lambda *t: norm.layer_norm_reference(*t, EPS), inputs(*shape, bias=True),
-          dtype)
+    agree(
+        lambda *t: norm.layer_norm(*t, EPS),
+        lambda *t: norm.layer_norm_reference(*t, EPS),
+        inputs(*shape, bias=True),
+        dtype,
+    )
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rms_norm_is_its_reference(shape, dtype):
-    agree(lambda *t: norm.rms_norm(*t, EPS), lambda *t: norm.rms_norm_reference(*t, EPS), inputs(*shape, bias=False),
-          dtype)
+    agree(
+        lambda *t: norm.rms_norm(*t, EPS),
+        lambda *t: norm.rms_norm_reference(*t, EPS),
+        inputs(*shape, bias=False),
+        dtype,
+    )
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_references_are_torch_s(dtype):
     x, weight, bias = inputs(6, 2, 37, bias=True)
-    agree(lambda *t: norm.layer_norm_reference(*t, EPS), lambda x, w, b: functional.layer_norm(x, (37,), w, b, EPS),
-          [x, weight, bias], dtype)
-    agree(lambda *t: norm.rms_norm_reference(*t, EPS), lambda x, w: functional.rms_norm(x, (37,), w, EPS), [x, weight],
-          dtype)
+    agree(
+        lambda *t: norm.layer_norm_reference(*t, EPS),
+        lambda x, w, b: functional.layer_norm(x, (37,), w, b, EPS),
+        [x, weight, bias],
+        dtype,
+    )
+    agree(
+        lambda *t: norm.rms_norm_reference(*t, EPS),
+        lambda x, w: functional.rms_norm(x, (37,), w, EPS),
+        [x, weight],
+        dtype,
+    )
 
 
 @pytest.mark.parametrize("rms_norm", [norm.rms_norm, norm.rms_norm_reference])
@@ -57,22 +73,41 @@ def test_tiny_and_huge_inputs(kernels, size):
     kernel_set = KERNEL_SETS[kernels]
     x, weight, bias = inputs(5, 2, 24, bias=True)
     x = x * size
-    agree(lambda *t: kernel_set.rms_norm(*t, EPS), lambda x, w: functional.rms_norm(x, (24,), w, EPS), [x, weight],
-          torch.float32)
-    agree(lambda *t: kernel_set.layer_norm(*t, EPS), lambda x, w, b: functional.layer_norm(x, (24,), w, b, EPS),
-          [x, weight, bias], torch.float32)
+    agree(
+        lambda *t: kernel_set.rms_norm(*t, EPS),
+        lambda x, w: functional.rms_norm(x, (24,), w, EPS),
+        [x, weight],
+        torch.float32,
+    )
+    agree(
+        lambda *t: kernel_set.layer_norm(*t, EPS),
+        lambda x, w, b: functional.layer_norm(x, (24,), w, b, EPS),
+        [x, weight, bias],
+        torch.float32,
+    )
 
 
 @pytest.mark.parametrize("kernels", KERNEL_SETS)
 @pytest.mark.parametrize("mean", [0, 10, 100])
 def test_half_types_lose_no_more_than_rounding(kernels, mean):
-    """Statistics and sums in fp32: many tokens and a mean far from zero cost no digits beyond the half type's own."""
+    """Statistics and sums in fp32: many tokens and a mean far from zero cost no digits beyond the half
+    type's own."""
     x, weight, bias = normal(64, 4, 48) + mean, normal(48, seed=2), normal(48, seed=3)
     for half in (torch.bfloat16, torch.float16):
-        agree(lambda *t: KERNEL_SETS[kernels].layer_norm(*t, EPS), lambda x, w, b: functional.layer_norm(x, (48,), w, b, EPS),
-              [x, weight, bias], half, 4e-3)
-        agree(lambda *t: KERNEL_SETS[kernels].rms_norm(*t, EPS), lambda x, w: functional.rms_norm(x, (48,), w, EPS),
-              [x, weight], half, 4e-3)
+        agree(
+            lambda *t: KERNEL_SETS[kernels].layer_norm(*t, EPS),
+            lambda x, w, b: functional.layer_norm(x, (48,), w, b, EPS),
+            [x, weight, bias],
+            half,
+            4e-3,
+        )
+        agree(
+            lambda *t: KERNEL_SETS[kernels].rms_norm(*t, EPS),
+            lambda x, w: functional.rms_norm(x, (48,), w, EPS),
+            [x, weight],
+            half,
+            4e-3,
+        )
 
 
 @pytest.mark.parametrize("kernels", KERNEL_SETS)

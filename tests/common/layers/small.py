@@ -33,8 +33,16 @@ def record(config: LanguageModelConfig, seed: int = 1, batch: int = 3, documents
     positions = torch.arange(S).expand(batch, S)
     mask = torch.rand(batch, S, generator=generator) < 0.8
     ids = positions // (torch.arange(batch)[:, None] + 4) if documents else None
-    return Record(tokens[:, :-1], tokens[:, 1:], mask, positions, ids, tuple(range(seed * 100, seed * 100 + batch)), step=5,
-                  seed=9)
+    return Record(
+        tokens[:, :-1],
+        tokens[:, 1:],
+        mask,
+        positions,
+        ids,
+        tuple(range(seed * 100, seed * 100 + batch)),
+        step=5,
+        seed=9,
+    )
 
 
 def loss(model: LanguageModel, batch: Record) -> torch.Tensor:

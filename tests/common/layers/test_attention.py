@@ -14,7 +14,9 @@ from tests.common.kernels.agreement import normal
 from tests.common.layers.small import build, record
 from tests.oracles.parity import assert_close
 
-CONFIG = LanguageModelConfig(hidden=24, heads=4, vocab=37, sequence=11, positions="none", attention_dropout=0.3)
+CONFIG = LanguageModelConfig(
+    hidden=24, heads=4, vocab=37, sequence=11, positions="none", attention_dropout=0.3
+)
 
 
 def torch_s(ours: Attention) -> nn.MultiheadAttention:
@@ -49,11 +51,24 @@ def test_it_is_torch_s_multihead_attention(kernels, documents):
     expected.backward(normal(11, 3, 24, seed=7))
     kv, kv_bias = ours.qkv.kv.grad, ours.qkv.kv_bias.grad
     assert_close(
-        {"output": out, "x": x.grad, "qkv": torch.cat([ours.qkv.q.grad, *kv.unbind(1)]).reshape(72, 24),
-         "qkv bias": torch.cat([ours.qkv.q_bias.grad, *kv_bias.unbind(1)]).reshape(72),
-         "projection": ours.output.weight.grad.reshape(24, 24), "bias": ours.output.bias.grad},
-        {"output": expected, "x": y.grad, "qkv": theirs.in_proj_weight.grad, "qkv bias": theirs.in_proj_bias.grad,
-         "projection": theirs.out_proj.weight.grad, "bias": theirs.out_proj.bias.grad}, 1e-10)
+        {
+            "output": out,
+            "x": x.grad,
+            "qkv": torch.cat([ours.qkv.q.grad, *kv.unbind(1)]).reshape(72, 24),
+            "qkv bias": torch.cat([ours.qkv.q_bias.grad, *kv_bias.unbind(1)]).reshape(72),
+            "projection": ours.output.weight.grad.reshape(24, 24),
+            "bias": ours.output.bias.grad,
+        },
+        {
+            "output": expected,
+            "x": y.grad,
+            "qkv": theirs.in_proj_weight.grad,
+            "qkv bias": theirs.in_proj_bias.grad,
+            "projection": theirs.out_proj.weight.grad,
+            "bias": theirs.out_proj.bias.grad,
+        },
+        1e-10,
+    )
 
 
 def test_rotary_positions_are_the_record_s():
@@ -88,7 +103,9 @@ def masks_drawn(model, batch, monkeypatch) -> list[tuple]:
 
 def test_every_attention_of_a_model_draws_a_mask_of_its_own(monkeypatch):
     """Two of them in one layer included."""
-    config = LanguageModelConfig(pattern="[**-]*2", hidden=24, heads=4, vocab=37, sequence=11, attention_dropout=0.5)
+    config = LanguageModelConfig(
+        pattern="[**-]*2", hidden=24, heads=4, vocab=37, sequence=11, attention_dropout=0.5
+    )
     drawn = masks_drawn(build(config), record(config), monkeypatch)
     assert len(drawn) == 4
     for i, (_, a) in enumerate(drawn):

@@ -20,7 +20,9 @@ def test_it_is_torch_s(positions):
         if positions == "learned":
             ours.positions.copy_(table.weight)
     batch = record(config)
-    object.__setattr__(batch, "positions", torch.stack([torch.arange(11), torch.arange(11) % 4, torch.arange(11).flip(0)]))
+    object.__setattr__(
+        batch, "positions", torch.stack([torch.arange(11), torch.arange(11) % 4, torch.arange(11).flip(0)])
+    )
     out = ours(batch)
     expected = tokens(batch.tokens) + (table(batch.positions) if positions == "learned" else 0)
     assert torch.equal(out, expected.transpose(0, 1))

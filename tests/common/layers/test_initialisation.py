@@ -16,8 +16,19 @@ from common.parameters import Facts, initialise, named, parameter
 from infra.rank_context import RankContext
 from tests.distributed import ranks
 
-CONFIG = LanguageModelConfig(pattern="[*-]*3", hidden=48, heads=4, kv_heads=2, vocab=131, sequence=70, norm="layernorm",
-                             activation="swiglu", tied=False, qkv_bias=True, init_std=0.03)
+CONFIG = LanguageModelConfig(
+    pattern="[*-]*3",
+    hidden=48,
+    heads=4,
+    kv_heads=2,
+    vocab=131,
+    sequence=70,
+    norm="layernorm",
+    activation="swiglu",
+    tied=False,
+    qkv_bias=True,
+    init_std=0.03,
+)
 
 
 def make(config=CONFIG, seed=1, **context) -> LanguageModel:
@@ -27,11 +38,14 @@ def make(config=CONFIG, seed=1, **context) -> LanguageModel:
 
 
 def weights(model) -> dict[str, torch.Tensor]:
-    return {n: p.detach().double() for n, p in model.named_parameters() if p.dim() > 1 and not n.endswith("bias")}
+    return {
+        n: p.detach().double() for n, p in model.named_parameters() if p.dim() > 1 and not n.endswith("bias")
+    }
 
 
 def test_every_weight_is_normal_with_the_std_the_config_names():
-    """Mean, variance and fourth moment within five of their standard deviations; output projections are smaller."""
+    """Mean, variance and fourth moment within five of their standard deviations; output projections are
+    smaller."""
     found = weights(make())
     assert len(found) == 3 + 3 * 5
     for name, w in found.items():
@@ -56,8 +70,11 @@ def test_weights_of_different_places_have_nothing_in_common():
     for seed in (1, 2):
         for name, p, facts in named(make(seed=seed)):
             if name in weights(make()):
-                cut_first = p.detach().double().movedim(facts.dim, 0).reshape(-1)  # 64 rows are 3 x 1024 numbers or more
-                rows |= {f"{seed} {name} {i}": x for i, x in enumerate(cut_first.split(1024)) if len(x) == 1024}
+                # A block of 64 rows is 3 x 1024 numbers or a multiple, so that repeated blocks would show.
+                cut_first = p.detach().double().movedim(facts.dim, 0).reshape(-1)
+                rows |= {
+                    f"{seed} {name} {i}": x for i, x in enumerate(cut_first.split(1024)) if len(x) == 1024
+                }
     assert len(rows) > 200
     joint = torch.corrcoef(torch.stack(list(rows.values())))
     assert joint.fill_diagonal_(0).abs().max() < 6 / math.sqrt(1024)

@@ -42,11 +42,26 @@ def filled(layer):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_column_products(dtype):
     """One input, two weights of several output dims, with and without bias."""
-    agree(lambda x, v, w, b, c: torch.cat([y.flatten(2) for y in column_linear(x, [v, w], [b, c], ALONE, False)], -1),
-          lambda x, v, w, b, c: torch.cat([functional.linear(x, v.view(12, H), b.view(12)),
-                                           functional.linear(x, w.view(12, H), c.view(12))], -1),
-          [normal(S, B, H), normal(4, 3, H, seed=2), normal(2, 2, 3, H, seed=3), normal(4, 3, seed=4),
-           normal(2, 2, 3, seed=5)], dtype)
+    agree(
+        lambda x, v, w, b, c: torch.cat(
+            [y.flatten(2) for y in column_linear(x, [v, w], [b, c], ALONE, False)], -1
+        ),
+        lambda x, v, w, b, c: torch.cat(
+            [
+                functional.linear(x, v.view(12, H), b.view(12)),
+                functional.linear(x, w.view(12, H), c.view(12)),
+            ],
+            -1,
+        ),
+        [
+            normal(S, B, H),
+            normal(4, 3, H, seed=2),
+            normal(2, 2, 3, H, seed=3),
+            normal(4, 3, seed=4),
+            normal(2, 2, 3, seed=5),
+        ],
+        dtype,
+    )
     agree(lambda x, v: column_linear(x, [v], [None], ALONE, False)[0], lambda x, v: x @ v.view(12, H).T,
           [normal(S, B, H), normal(4, 3, H, seed=2)], dtype)
 
@@ -72,13 +87,28 @@ def test_gradcheck():
     x, v, w = normal(2, 2, 3), normal(2, 2, 3, seed=2), normal(3, 3, seed=3)
     b, c = normal(2, 2, seed=4), normal(3, seed=5)
     leaves = [t.requires_grad_() for t in (x, v, w, b, c)]
-    assert torch.autograd.gradcheck(lambda x, v, w, b, c: column_linear(x, [v, w], [b, c], ALONE, False), leaves)
+    assert torch.autograd.gradcheck(
+        lambda x, v, w, b, c: column_linear(x, [v, w], [b, c], ALONE, False), leaves
+    )
     u = normal(3, 2, 2, seed=6).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, u: row_linear(x, u, ALONE, False), (normal(2, 2, 4).requires_grad_(), u))
+    assert torch.autograd.gradcheck(
+        lambda x, u: row_linear(x, u, ALONE, False), (normal(2, 2, 4).requires_grad_(), u)
+    )
 
 
-@pytest.mark.parametrize("frozen", [("q",), ("q_bias",), ("q", "kv"), ("q", "q_bias"), ("kv", "q_bias", "kv_bias"),
-                                    ("q", "kv", "q_bias", "kv_bias"), ("x",), ("x", "q", "kv")])
+@pytest.mark.parametrize(
+    "frozen",
+    [
+        ("q",),
+        ("q_bias",),
+        ("q", "kv"),
+        ("q", "q_bias"),
+        ("kv", "q_bias", "kv_bias"),
+        ("q", "kv", "q_bias", "kv_bias"),
+        ("x",),
+        ("x", "q", "kv"),
+    ],
+)
 @pytest.mark.parametrize("in_place", [False, True])
 def test_frozen_parts_get_no_gradient_and_the_others_theirs(frozen, in_place):
     """Weights, biases and the input, in any combination."""

@@ -58,11 +58,14 @@ def test_fp32_sums_of_bf16_gradients(config):
     parameters = dict(model.named_parameters())
     exact = {n: torch.zeros(p.shape) for n, p in parameters.items()}
     for b in BATCHES:
-        for n, g in zip(parameters, torch.autograd.grad(loss(model, record(config, **b)), list(parameters.values())),
-                        strict=True):
+        for n, g in zip(
+            parameters,
+            torch.autograd.grad(loss(model, record(config, **b)), list(parameters.values())),
+            strict=True,
+        ):
             exact[n] += g
     for name, g in found.items():
-        if name != "embedding.tokens" or not config.tied:  # both ends of a tied matrix are added in fp32, not bf16
+        if name != "embedding.tokens" or not config.tied:  # a tied matrix's two ends are added in fp32
             assert torch.equal(g, exact[name]), name
     assert_close(found, exact, 5e-3)
 

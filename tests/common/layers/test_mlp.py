@@ -35,7 +35,9 @@ def test_it_is_two_products_with_an_activation_between(name, kernels, bias):
         if name == "swiglu":
             gate, value = (functional.linear(x, w[i], None if b is None else b[i]) for i in range(2))
             return functional.linear(functional.silu(gate) * value, p["down.weight"], p.get("down.bias"))
-        return functional.linear(TORCH[name](functional.linear(x, w, b)), p["down.weight"], p.get("down.bias"))
+        return functional.linear(
+            TORCH[name](functional.linear(x, w, b)), p["down.weight"], p.get("down.bias")
+        )
 
     agree(with_parameters(layer, names), plain, [normal(5, 3, 6), *values], torch.float64)
 
