@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -81,10 +83,9 @@ def test_rotary_positions_are_the_record_s():
         layer.qkv.kv.mul_(30)
     x, batch = normal(11, 3, 24), record(config)
     out = layer(x, batch)
-    object.__setattr__(batch, "positions", batch.positions + 1000)
-    torch.testing.assert_close(layer(x, batch), out, rtol=1e-8, atol=1e-10)
-    object.__setattr__(batch, "positions", batch.positions * 2)
-    assert not torch.allclose(layer(x, batch), out, rtol=1e-2)
+    moved, stretched = (replace(batch, positions=p) for p in (batch.positions + 1000, batch.positions * 2))
+    torch.testing.assert_close(layer(x, moved), out, rtol=1e-8, atol=1e-10)
+    assert not torch.allclose(layer(x, stretched), out, rtol=1e-2)
 
 
 def masks_drawn(model, batch, monkeypatch) -> list[tuple]:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -19,9 +21,9 @@ def test_it_is_torch_s(positions):
         ours.tokens.copy_(tokens.weight)
         if positions == "learned":
             ours.positions.copy_(table.weight)
-    batch = record(config)
-    object.__setattr__(
-        batch, "positions", torch.stack([torch.arange(11), torch.arange(11) % 4, torch.arange(11).flip(0)])
+    batch = replace(
+        record(config),
+        positions=torch.stack([torch.arange(11), torch.arange(11) % 4, torch.arange(11).flip(0)]),
     )
     out = ours(batch)
     expected = tokens(batch.tokens) + (table(batch.positions) if positions == "learned" else 0)

@@ -51,9 +51,9 @@ def test_fp64_stays_fp64(name, kernels, recompute):
 def test_bf16_has_an_fp32_loss_and_nothing_wider(name, kernels):
     """Positions' angles are fp64: they are exact to the last position."""
     config = CONFIGS[name]
-    model, batch = build(config, torch.bfloat16, kernels), record(config)
-    assert loss(model, batch).dtype == torch.float32
-    seen = step_dtypes(model, batch).seen
+    model = build(config, torch.bfloat16, kernels)
+    assert loss(model, record(config)).dtype == torch.float32
+    seen = step_dtypes(model, record(config)).seen
     assert {torch.bfloat16, torch.float32} <= set(seen) <= {torch.bfloat16, torch.float32, torch.float64}
     wide = {op for op in seen.get(torch.float64, set())}
     assert bool(wide) == (config.positions == "rotary")
