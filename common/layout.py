@@ -32,6 +32,7 @@ class Layout:
         self.grid = grid
         self.rank = rank
         self.coordinates = grid.coordinates(rank)
+        self._groups: dict[tuple[str, ...], Group] = {}
         self._made: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
 
     def index(self, axis: str) -> int:
@@ -42,7 +43,9 @@ class Layout:
 
     def group(self, *axes: str) -> Group:
         """The group of this rank along `axes`."""
-        return self._group("+".join(axes), self.grid.group(self.rank, *axes))
+        if axes not in self._groups:
+            self._groups[axes] = self._group("+".join(axes), self.grid.group(self.rank, *axes))
+        return self._groups[axes]
 
     def replicas(self, axis: str, parts: int) -> Group:
         """The group of ranks on `axis` that hold the same one of `parts` parts."""

@@ -25,6 +25,7 @@ from data.samples import Samples, held_out_batches
 from evals import ngram
 from infra.launch import Launch
 from infra.rank_context import RankContext
+from infra.rank_failure import RankFailure
 
 SPLITS = ("valid", "test")
 
@@ -93,7 +94,7 @@ def main(module: ModuleType) -> None:
         recipe = find(module, sys.argv[1])
         asked = tyro.cli(HeldOut, prog=f"{program} {sys.argv[1]}", args=sys.argv[2:])
         show(recipe, asked, scores(recipe, asked))
-    except ValueError as error:
+    except (ValueError, RankFailure) as error:
         sys.exit(f"{program}: {error}")
 
 

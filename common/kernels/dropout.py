@@ -61,10 +61,11 @@ def _draw(rows: Tensor, first: int, total: int, *parts) -> None:
         part.copy_(words.view(torch.uint8)[(begin - low) * width:(end - low) * width])
 
 
-@torch.library.custom_op("common::dropout_bytes", mutates_args=())
-def _bytes(seed: int, step: int, samples: Sequence[int], layer: int, name: str, heads: Sequence[int], first: int,
-           count: int, total: int, width: int, device: torch.device) -> Tensor:
-    """Random bytes (samples, heads or 1, count, width): rows first .. first + count of `total` of each table.
+@torch.library.custom_op("common::dropout_mask", mutates_args=())
+def _mask(seed: int, step: int, samples: Sequence[int], layer: int, name: str, heads: Sequence[int], first: int,
+          count: int, total: int, width: int, least: int, device: torch.device) -> Tensor:
+    """Bool (samples, heads or 1, count, width): rows first .. first + count of `total` of each table, True where the random
+    byte is at least `least`.
 
     One operation of torch's, so that a trace or a compiled graph holds one call, not one for every block.
     """
@@ -72,18 +73,17 @@ def _bytes(seed: int, step: int, samples: Sequence[int], layer: int, name: str, 
     for b, sample in enumerate(samples):
         for n, head in enumerate([[h] for h in heads] or [[]]):
             _draw(drawn[b, n], first, total, seed, step, sample, layer, name, *head)
-    return drawn
+    return drawn.ge_(least).view(torch.bool)
 
 
-@_bytes.register_fake
-def _(seed, step, samples, layer, name, heads, first, count, total, width, device):
-    return torch.empty(len(samples), max(len(heads), 1), count, width, dtype=torch.uint8, device=device)
+@_mask.register_fake
+def _(seed, step, samples, layer, name, heads, first, count, total, width, least, device):
+    return torch.empty(len(samples), max(len(heads), 1), count, width, dtype=torch.bool, device=device)
 
 
 def _keep(site: Site, p: float, heads: Sequence[int], first: int, count: int, total: int, width: int, device) -> Tensor:
-    drawn = _bytes(site.seed, site.step, site.samples, site.layer, site.name, heads, first, count, total, width,
-                   torch.device(device))
-    return drawn.ge_(threshold(p)).view(torch.bool)
+    return _mask(site.seed, site.step, site.samples, site.layer, site.name, heads, first, count, total, width,
+                 threshold(p), torch.device(device))
 
 
 def hidden_mask_SBH(site: Site, p: float, shape: torch.Size, first: int, total: int, device) -> Tensor:

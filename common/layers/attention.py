@@ -4,6 +4,7 @@ Shapes: s residual tokens of this rank, S whole sequence, B micro-batch, H hidde
 D head dim.
 """
 
+import torch
 from torch import Tensor, nn
 
 from common.kernels.dropout import Site, attention_mask_BNQK
@@ -40,12 +41,17 @@ class Attention(nn.Module):
         q_SBND, kv_SBG2D = self.qkv(x_sBH)
         k_SBGD, v_SBGD = kv_SBG2D.unbind(3)
         if self.config.positions == "rotary":
-            cos, sin = table(record.positions.t(), self.config.dim, self.config.rotary_base, x_sBH.dtype)
-            tag(cos, "rotary.table"), tag(sin, "rotary.table")
+            cos, sin = self._tables(record, x_sBH.dtype)
             q_SBND, k_SBGD = (self.context.kernel_set.rotate(x, cos, sin) for x in (q_SBND, k_SBGD))
+            v_SBGD = v_SBGD.contiguous()  # else the values would keep the unrotated keys beside them alive
         tag(q_SBND, "attention.q"), tag(k_SBGD, "attention.k"), tag(v_SBGD, "attention.v")
         context_SBND = self.recompute("attention.core", self._core, q_SBND, k_SBGD, v_SBGD, record)
         return self.output(context_SBND)
+
+    def _tables(self, record: Record, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        dim, base = self.config.dim, self.config.rotary_base
+        cos, sin = record.once(("rotary", dim, base, dtype), lambda: table(record.positions.t(), dim, base, dtype))
+        return tag(cos, "rotary.table"), tag(sin, "rotary.table")
 
     def _core(self, q: Tensor, k: Tensor, v: Tensor, record: Record) -> Tensor:
         p = self.config.attention_dropout if self.training else 0.0

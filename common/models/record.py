@@ -1,9 +1,13 @@
 """One micro-batch, as every stage of a model sees it."""
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Record:
     samples: tuple[int, ...] = ()
     step: int = 0
     seed: int = 0
+    _made: dict = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self):
         if isinstance(self.samples, Tensor):
@@ -32,6 +37,15 @@ class Record:
     @property
     def length(self) -> int:
         return self.tokens.shape[1]
+
+    def once(self, what: Hashable, make: Callable[[], T]) -> T:
+        """make(), the first time that `what` is asked for of this record; later the same object.
+
+        For what every layer derives alike, such as tables of positions.
+        """
+        if what not in self._made:
+            self._made[what] = make()
+        return self._made[what]
 
     def to(self, device: torch.device | str) -> "Record":
         """The same record with its tensors on `device`."""

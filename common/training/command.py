@@ -14,6 +14,7 @@ from common.training.run_directory import RunDirectory, load_config
 from data.prepare import prepare, progress_bar
 from infra.launch import Launch
 from infra.rank_context import RankContext
+from infra.rank_failure import RankFailure
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def main(module: ModuleType, arguments: list[str] | None = None) -> None:
     program = f"python -m {module.__name__.removesuffix('.recipes')}.train"
     try:
         _main(module, program, words)
-    except ValueError as error:
+    except (ValueError, RankFailure) as error:
         sys.exit(f"{program}: {error}")
 
 

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from common.checkpoint import store
 from common.device import Device, measured_peak
@@ -45,8 +46,7 @@ def train(recipe: Recipe, prepared: Prepared, directory: RunDirectory, layout: L
           resume: bool = False) -> Summary:
     """Trains one rank from the start, or from the run's last good checkpoint, to the recipe's last step."""
     loop = Loop(recipe, prepared, directory, layout, device)
-    first = loop.load() if resume else 0
-    return loop.run(first)
+    return loop.run(loop.load() if resume else None)
 
 
 class Loop:
@@ -74,14 +74,15 @@ class Loop:
         number = math.ceil(config.evaluate_sequences / (config.micro_batch * dp)) or None
         return (record.to(self.device.torch_device) for record in itertools.islice(every, number))
 
-    def run(self, first: int) -> Summary:
+    def run(self, resumed: int | None = None) -> Summary:
+        """Trains to the last step from the first, or from the step of the checkpoint that was loaded."""
         recipe, config = self.recipe, self.recipe.training
-        peak = self._peak() if self.layout.rank == 0 else math.nan
+        first, peak = resumed or 0, self._peak()
         flops = model_flops(recipe.model, config.batch)
         bad, valid, saved, stopping, losses = 0, math.nan, None, False, [math.nan]
         began, step = time.perf_counter(), first
         tensorboard = self.directory.tensorboard if config.tensorboard else None
-        with MetricsLog(self.directory.metrics, rank=self.layout.rank, resume_at=first, total_steps=config.steps,
+        with MetricsLog(self.directory.metrics, rank=self.layout.rank, resume_at=resumed, total_steps=config.steps,
                         tensorboard=tensorboard) as log, StopSignals() as stop:
             while step < config.steps and not stopping:
                 start, rate = time.perf_counter(), recipe.rate.at(step)
@@ -105,9 +106,14 @@ class Loop:
         return Summary(step, losses[-1], valid, tokens / (time.perf_counter() - began), stopping, str(saved or ""))
 
     def _peak(self) -> float:
-        """FLOP/s of all the devices that this run uses, measured."""
-        one = _peak_once(self.device, self.training.model.context.dtype)
-        return one if self.device.kind == "cpu" else one * self.layout.grid.world
+        """FLOP/s of all the devices that this run uses, measured by rank 0 while the others wait; they get NaN."""
+        peak = math.nan
+        if self.layout.rank == 0:
+            one = _peak_once(self.device, self.training.model.context.dtype)
+            peak = one if self.device.kind == "cpu" else one * self.layout.grid.world
+        if self.layout.grid.world > 1:
+            dist.barrier()
+        return peak
 
     def _metrics(self, step: int, result: StepResult, rate: float, seconds: float, mfu: float) -> StepMetrics:
         scale = self.training.loss_scale
@@ -130,7 +136,10 @@ class Loop:
         folder = store.last_good(self.directory.checkpoints)
         if folder is None:
             raise ValueError(f"{self.directory.checkpoints} has no checkpoint to resume from: start the run anew")
-        return restore(self.training, folder, self.facts, self.prepared.report["tokenizer"]["sha256"])
+        step = restore(self.training, folder, self.facts, self.prepared.report["tokenizer"]["sha256"])
+        if self.layout.rank == 0:
+            self.directory.add_resume(self.recipe.training.seed, step)
+        return step
 
 
 _peak_once = cache(measured_peak)

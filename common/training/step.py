@@ -5,7 +5,7 @@ micro-batches and data-parallel ranks before the first backward, and every micro
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -30,13 +30,14 @@ class Execution:
     """How a model runs, as against what it is.
 
     kernels: a kernel set. recompute: a policy (common/recompute/policy.py). precision: fp32, bf16, fp16 or fp64; the half
-    types keep fp32 main weights and gradients.
+    types keep fp32 main weights and gradients. compile: run the model through torch.compile.
     """
 
     kernels: str = "sdpa"
     sequence_parallel: bool = False
     recompute: str = "none"
     precision: str = "fp32"
+    compile: bool = False
     loss_scale: LossScaleConfig = field(default_factory=LossScaleConfig)
 
     def check(self, model: LanguageModelConfig, grid: Grid) -> None:
@@ -49,10 +50,11 @@ class Execution:
 
 @dataclass
 class Training:
-    """Everything one rank trains with."""
+    """Everything one rank trains with. forward: the model, or its compiled form."""
 
     layout: Layout
     model: LanguageModel
+    forward: Callable
     gradients: Gradients
     optimizer: Optimizer
     loss_scale: DynamicLossScale | None
@@ -78,7 +80,8 @@ def build(model: LanguageModelConfig, execution: Execution, adamw: AdamWConfig, 
     initialise(lm, layout, seed)
     gradients = Gradients(lm, layout, types.gradients)
     scale = DynamicLossScale(execution.loss_scale) if execution.precision == "fp16" else None
-    return Training(layout, lm, gradients, Optimizer(gradients, adamw), scale)
+    forward = torch.compile(lm) if execution.compile else lm
+    return Training(layout, lm, forward, gradients, Optimizer(gradients, adamw), scale)
 
 
 def count_tokens(records: Sequence[Record], layout: Layout) -> Tensor:
@@ -98,7 +101,7 @@ def forward_backward(training: Training, records: Sequence[Record]) -> tuple[Ten
     factor = (training.loss_scale.scale if training.loss_scale else 1.0) / tokens
     total = torch.zeros((), dtype=torch.float64, device=tokens.device)
     for record in records:
-        _, terms = training.model(record, {})
+        _, terms = training.forward(record, {})
         language = terms["language"]
         (language.sum * factor.to(language.sum.dtype)).backward()
         total = total + language.sum.detach().double()

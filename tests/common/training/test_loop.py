@@ -160,7 +160,7 @@ def test_steps_that_are_not_finite_change_nothing_and_end_the_run(text, tmp_path
     with torch.no_grad():
         broken.training.model.output.norm.weight[0] = math.nan
     with pytest.raises(loop.Unstable, match="2 steps in a row"):
-        broken.run(0)
+        broken.run()
     after = dict(broken.training.model.named_parameters())
     assert all(torch.equal(after[n], p) for n, p in before.items() if n != "output.norm.weight")
     assert [row["skipped"] for row in read_metrics(directory.metrics)] == [True, True]
