@@ -121,8 +121,7 @@ def test_a_llama_layer_keeps_what_its_shapes_say(kernels, tp):
     scores = {"attention.softmax": 2 * heads * s * s} if kernels == "paper" else {}
     for part, size in (stream | inner | attention | scores).items():
         assert saved[part] == size, part
-    # Besides: fp32 statistics and tables, and the unrotated keys that share a storage with the values.
-    rest = {"norm.statistics": 2 * 4 * s // tp, "rotary.table": 2 * 4 * s * d // 2,
-            "attention.v (rest of its storage)": 2 * s * groups * d}
+    # Besides fp32 statistics and tables, nothing: the unrotated keys are gone.
+    rest = {"norm.statistics": 2 * 4 * s // tp, "rotary.table": 2 * 4 * s * d // 2}
     rest |= {} if kernels == "paper" else {"attention.statistics": 4 * heads * s}
     assert {part: size for part, size in saved.items() if part not in stream | inner | attention | scores} == rest
