@@ -1,0 +1,61 @@
+"""The tables and figures of arXiv:2205.05198, published beside ours.
+
+    python -m papers.sequence_parallelism.reproduce                     everything, about a minute
+    python -m papers.sequence_parallelism.reproduce table2-tp/22b       one number
+    python -m papers.sequence_parallelism.reproduce "Figure 7"          one figure
+"""
+
+from pathlib import Path
+
+from common.claims import Paper, Waits, main
+from common.claims.readme import contradiction_table, waiting_table
+from papers.sequence_parallelism import (
+    contradictions,
+    live_memory,
+    memory,
+    messages,
+    outside_layers,
+    printed_times,
+    rank_memory,
+    shares,
+    stage_memory,
+    terms,
+    timing,
+    utilisation,
+    work,
+)
+from papers.sequence_parallelism.figures import FIGURES
+
+EXACT = (memory, shares, outside_layers, rank_memory, stage_memory, work, messages)
+DERIVED = (utilisation, printed_times, contradictions)
+MEASURED = (live_memory, timing)
+
+PAPER = Paper(
+    Path(__file__).parent,
+    producers=tuple(producer for module in (*EXACT, *DERIVED, *MEASURED) for producer in module.PRODUCERS),
+    waits=(
+        Waits(
+            ("eq5-total-first-stage", "eq6-total-selective", "eq-total-full-recompute",
+             "eq-interleave-factor", "figure1-175b", "figure1-530b", "figure1-1t", "figure9-*",
+             "figure10-example", "text-dealloc-formula", "text-microbatch-window"),
+            "exact", "pipeline stages and their schedule",
+        ),
+        Waits(
+            ("table4-*", "table5-*", "figure8-*", "text-dp8-530b", "text-abstract-530b",
+             "text-microbatch-recompute-*"),
+            "predicted", "prediction of times from a trace",
+        ),
+    ),
+    context=("setup-*", "table1-notation", "table3-*", "eq-mfu", "comm-related-sagemaker",
+             "figure1-*/gpu_memory_line_gb", "figure9-*/pipeline_rank"),
+    figures=FIGURES,
+    blocks={
+        "figure1": terms.figure1,
+        "terms": terms.equation1,
+        "contradictions": contradiction_table,
+        "waiting": waiting_table,
+    },
+)  # fmt: skip
+
+if __name__ == "__main__":
+    main(PAPER)

@@ -1,0 +1,69 @@
+"""Blocks of the README made from the paper's rows: the terms of equation 1 and figure 1 in three lines."""
+
+from collections.abc import Mapping, Sequence
+
+from common.claims.judge import Row
+from papers.sequence_parallelism.memory import TERMS
+from papers.sequence_parallelism.outside_layers import EXTRAS
+from papers.sequence_parallelism.sizes import FACTS, GIB, MIB
+
+NOT_RUN = "Not run yet."
+
+
+def _by_id(rows: Sequence[Row]) -> dict[str, Row]:
+    return {row.claim.id: row for row in rows if row.result is not None}
+
+
+def equation1(rows: Sequence[Row]) -> str:
+    """Each term of equation 1, the tensors of the trace that make it up, and both values for the 22B."""
+    found = _by_id(rows)
+    if not all(id in found for id in TERMS):
+        return NOT_RUN
+    lines = ["| term of the paper | bytes | tensors kept by the layer | formula, MiB | trace, MiB |",
+             "| --- | --- | --- | ---: | ---: |"]
+    for id in TERMS:
+        row = found[id]
+        source, key = id.split("/")
+        formula = FACTS[source].values.get(key, FACTS[source].formula)
+        tensors = ", ".join(f"`{name}`" for name in row.result.detail.split(" + "))
+        text = row.claim.text.partition(" (")[0]
+        published, ours = row.claim.published[0], row.result.ours[0]
+        lines.append(f"| {text} | `{formula}` | {tensors} | {published:,.0f} | {ours:,.0f} |")
+    stated = sum(found[id].claim.published[0] for id in TERMS)
+    traced = sum(found[id].result.ours[0] for id in TERMS)
+    lines.append(f"| equation 1 | `{FACTS['table2-none'].formula}` | | {stated:,.0f} | {traced:,.0f} |")
+    return "\n".join(lines)
+
+
+def figure1(rows: Sequence[Row]) -> str:
+    """The 22B in three lines for each bar, what the formula leaves out itemised."""
+    found = _by_id(rows)
+    needed = ["figure1-22b/params_optimizer_gib", *(f"figure1-22b/{line}_{bar}" for line in ("layers", "rank")
+              for bar in ("baseline", "present_work"))]
+    if not all(id in found for id in needed):
+        return NOT_RUN
+    lines = ["| GiB | baseline | present work |", "| --- | ---: | ---: |"]
+    bars = {"baseline": "22b_tp", "present_work": "22b"}
+
+    def line(text: str, values: Mapping[str, float], digits: int = 2) -> None:
+        lines.append(f"| {text} | " + " | ".join(f"{values[bar]:.{digits}f}" for bar in bars) + " |")
+
+    def both(key: str, published: bool = False) -> dict[str, float]:
+        rows = {bar: found[f"figure1-22b/{key.format(bar)}"] for bar in bars}
+        return {bar: row.claim.published if published else row.result.ours for bar, row in rows.items()}
+
+    state = dict.fromkeys(bars, found[needed[0]].result.ours)
+    extras = {name: {bar: found[f"{name}/{key}"].result.ours * MIB / GIB for bar, key in bars.items()}
+              for name in EXTRAS}
+    whole, layers = both("rank_{}"), both("layers_{}")
+    known = {bar: state[bar] + layers[bar] + sum(extra[bar] for extra in extras.values()) for bar in bars}
+    line("**1. Activations of the 48 layers, formula**", both("layers_{}", published=True))
+    line("Activations of the 48 layers, trace", layers)
+    line("Parameters and optimizer, trace", state)
+    for name, tensor in EXTRAS.items():
+        line(f"{FACTS[name].what.partition(' (')[0]} (`{tensor}`)", extras[name], 3)
+    line("Indices, labels and statistics of the norms", {bar: whole[bar] - known[bar] for bar in bars}, 3)
+    line("**2. The whole rank, trace**", whole)
+    line("Parameters, optimizer and layers alone, trace", both("total_{}_gib"))
+    line("**3. The bar, as plotted** (± 0.4 read)", both("total_{}_gib", published=True))
+    return "\n".join([*lines, "", f"Parameters and optimizer: {found[needed[0]].result.detail}."])
