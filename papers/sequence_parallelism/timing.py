@@ -123,7 +123,7 @@ KEEPS_MEMORY = ", counterpart with the published 5as/h"
 @produces(
     *(_total(size, "counterpart", KEEPS_MEMORY) for size in SIZES),
     *(_removed(size, "counterpart", KEEPS_MEMORY) for size in SIZES),
-    minutes=4,
+    minutes=8,
     full=True,
 )
 def counterpart_overhead(ask: Ask) -> Iterator[Result]:
