@@ -36,13 +36,13 @@ class Policy:
     @classmethod
     def parse(cls, text: str) -> "Policy":
         """none | selective | full | a list of sites such as norm,activation; each with :n for the first n layers."""
-        names, _, first = text.partition(":")
+        names, colon, first = text.partition(":")
         sites = SHORT.get(names, tuple(s.strip() for s in names.split(",")))
         unknown = [s for s in sites if s not in SITES]
         if unknown:
             raise ValueError(f"recompute={text!r}: unknown name {unknown[0]!r}; use none, selective, full or a comma-"
                              f"separated list of {', '.join(SITES)}, with :n for the first n layers")
-        if first and not first.isdecimal():
+        if colon and not first.isdecimal():
             raise ValueError(f"recompute={text!r}: what follows the colon is a number of layers, as in full:4")
         return cls(frozenset(sites), int(first) if first else None)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from common.device import choose
 from common.layout import Layout
 from common.training.recipe import Recipe
 from common.training.run_directory import RunDirectory, load_config
@@ -98,6 +99,7 @@ def _start(recipe: Recipe, launch_text: str, directory, resume: bool) -> None:
     if recipe.grid.pp > 1 or recipe.grid.cp > 1:
         raise ValueError(f"pp={recipe.grid.pp}, cp={recipe.grid.cp}: training runs tensor and data ranks; this layout can be "
                          "traced (common/trace)")
+    choose().require(recipe.execution.precision)
     launch = Launch.parse(launch_text or f"local:{recipe.grid.world}")
     if launch.size != recipe.grid.world:
         raise ValueError(f"launch has {launch.size} ranks, the grid needs tp x cp x dp x pp = {recipe.grid.world}: "

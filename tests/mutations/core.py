@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 PARITY = "tests/composition"
 KERNELS = "tests/common/kernels"
-LAYERS = "tests/common/layers"
-CHECKPOINT = "tests/common/checkpoint"
 TRAINING = "tests/common/training"
 
 
@@ -83,7 +81,7 @@ MUTATIONS = (
     Mutation("checksum-not-read", "a damaged checkpoint is loaded",
              "common/checkpoint/store.py",
              'if path.stat().st_size != expected["bytes"] or _sha256(path) != expected["sha256"]:',
-             'if path.stat().st_size != expected["bytes"]:', (CHECKPOINT,)),
+             'if path.stat().st_size != expected["bytes"]:', (TRAINING,)),
     Mutation("dropped-output-kept", "recomputing norms and activations frees nothing",
              "common/recompute/policy.py", "        if found is None:\n", "        if True:\n", ("tests/common/trace",)),
 )
