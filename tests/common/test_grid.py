@@ -58,7 +58,7 @@ def test_groups_share_all_other_coordinates(grid, view):
 
 def test_a_group_of_another_view_is_refused():
     with pytest.raises(ValueError, match="mix the dense view"):
-        Grid(tp=2, ep=2).groups("tp", "ep")
+        Grid(tp=2, dp=2, ep=2).groups("tp", "ep")
 
 
 def test_replicas_split_an_axis():
