@@ -57,7 +57,7 @@ def _check(facts) -> None:
 @produces(
     *(_quantity(source, 1) for source in ALONE.values()),
     *(_quantity(f"table2-{technique}", 2) for technique in CUT),
-    minutes=0.2,
+    minutes=0.25,
 )
 def live_layers(ask: Ask) -> Iterator[Result]:
     from common.layout import SERIAL

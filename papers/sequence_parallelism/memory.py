@@ -1,4 +1,4 @@
-"""Activation memory of one layer: table 2, the terms of equation 1, and what section 5 says of them.
+"""Activation memory of one layer: table 2, the terms of equations 1, 2 and 4, and what section 5 says.
 
 Formula and trace stand side by side. What we call ours is summed from the tensors that real layers keep.
 """
@@ -13,6 +13,7 @@ from papers.sequence_parallelism.sizes import (
     MODELS,
     NAMES,
     SIZES,
+    Formula,
     formula,
     formulas,
     parts,
@@ -58,13 +59,17 @@ def table2(ask: Ask) -> Iterator[Result]:
                                     f"section 4 leaves out, would add {left_out:.3g} MiB")
 
 
+def _published_term(id: str) -> Formula:
+    """MiB for each model, without parallelism."""
+    source, key = id.split("/")
+    return formulas(source, MIB) if key == "two_norms" else parts(source, key, MIB)
+
+
 def _term(id: str) -> Quantity:
     source, key = id.split("/")
-    if key == "two_norms":
-        return exact(source, key, CLOSE, formulas(source, MIB), unit="MiB", group="Equation 1",
-                     text=f"inputs of the two norms ({MODELS})")
-    return exact(source, key, CLOSE, parts(source, key, MIB), unit="MiB", group="Equation 1",
-                 text=f"{key.replace('_', ' ')} ({MODELS})")
+    name = "inputs of the two norms" if key == "two_norms" else key.replace("_", " ")
+    return exact(source, key, CLOSE, _published_term(id), unit="MiB", group="Equation 1",
+                 text=f"{name} ({MODELS})")
 
 
 def _block(name: str) -> Quantity:
@@ -72,7 +77,7 @@ def _block(name: str) -> Quantity:
                  group="Equation 1", text=f"total ({MODELS})")
 
 
-@produces(*map(_term, TERMS), *map(_block, ("attention", "mlp")), minutes=0.05)
+@produces(*map(_term, TERMS), *map(_block, ("attention", "mlp")), minutes=0.01)
 def equation1_terms(ask: Ask) -> Iterator[Result]:
     from papers.sequence_parallelism.traces import layer
 
@@ -85,6 +90,40 @@ def equation1_terms(ask: Ask) -> Iterator[Result]:
         inside = [tensors for id, tensors in TERMS.items() if id.startswith(f"eq1-parts-{block}/")]
         members = sum(inside, ())
         yield Result(f"eq1-parts-{block}/total", kept(*members), detail=" + ".join(members))
+
+
+WHOLE = (
+    "eq1-parts-attention/qkv_input",
+    "eq1-parts-attention/attention_dropout_mask",
+    "eq1-parts-mlp/first_linear_input",
+    "eq1-parts-mlp/dropout_mask",
+    "eq1-parts-layernorm/two_norms",
+)
+"""The terms that tensor parallelism leaves whole on every rank: the 10sbh of equation 2."""
+
+
+def _cut(technique: str) -> Formula:
+    """Each term of equation 1 for the 22B, divided by t where the technique cuts it."""
+    def mib(facts) -> tuple[float, ...]:
+        sizes = variables(facts, "22b")
+        ways = {id: 1 if technique == "tp" and id in WHOLE else sizes["t"] for id in TERMS}
+        return tuple(_published_term(id)(facts)[0] / ways[id] for id in TERMS)
+    return mib
+
+
+@produces(
+    exact("table2-tp", "terms", CLOSE, _cut("tp"), unit="MiB", group="Equation 2", text="its 13 terms, 22B"),
+    exact("table2-tp-sp", "terms", CLOSE, _cut("tp-sp"), unit="MiB", group="Equation 4",
+          text="its 13 terms, 22B"),
+    minutes=0.01,
+)
+def equations2_and_4_terms(ask: Ask) -> Iterator[Result]:
+    from papers.sequence_parallelism.traces import layer
+
+    for technique in ("tp", "tp-sp"):
+        saved = layer("22b", technique).saved
+        kept = tuple(sum(saved[tensor] for tensor in tensors) / MIB for tensors in TERMS.values())
+        yield Result(f"table2-{technique}/terms", kept, detail="; ".join(map(" + ".join, TERMS.values())))
 
 
 SELECTIVE = {"gpt3": "175b", "mtnlg": "530b"}
@@ -104,7 +143,7 @@ def _threshold(facts) -> tuple[int, ...]:
       for name in SELECTIVE),
     exact("rule-selective-threshold", "holds", Equal(), _threshold, unit="", text="less than half is kept, "
           f"22B over sequences of {', '.join(map(str, THRESHOLD))} (1 yes, 0 no)"),
-    minutes=0.05,
+    minutes=0.03,
 )
 def section5_memory(ask: Ask) -> Iterator[Result]:
     from papers.sequence_parallelism.traces import layer
@@ -125,4 +164,4 @@ def section5_memory(ask: Ask) -> Iterator[Result]:
                  detail="one layer, tp 8, sequence parallel")
 
 
-PRODUCERS = (table2, equation1_terms, section5_memory)
+PRODUCERS = (table2, equation1_terms, equations2_and_4_terms, section5_memory)

@@ -30,7 +30,7 @@ def gathers_again(message) -> bool:
     exact("comm-tp-sp", "bandwidth", Relative(1e-9), lambda facts: 1, unit="",
           text="ring bytes over those of four all-reduces"),
     exact(RELATED, "megatron_allreduces", Equal(), text="all-reduces of a forward pass"),
-    minutes=0.05,
+    minutes=0.01,
 )
 def collectives(ask: Ask) -> Iterator[Result]:
     from papers.sequence_parallelism.traces import layer

@@ -55,7 +55,7 @@ def _whole(bar: str) -> tuple[Quantity, ...]:
     exact("figure1-22b", "params_optimizer_gib", Reading(), text="parameters and optimizer"),
     *_whole("baseline"),
     *_whole("present_work"),
-    minutes=0.05,
+    minutes=0.02,
 )
 def figure1_22b(ask: Ask) -> Iterator[Result]:
     from papers.sequence_parallelism.traces import in_layers, whole_22b
@@ -99,7 +99,7 @@ def _bar_of_one_layer(size: str, bar: str) -> Quantity:
     *(exact(f"figure1-{size}", "params_optimizer_gib", Reading(),
             text="parameters and optimizer, mean over ranks") for size in LARGER),
     *(_bar_of_one_layer(size, bar) for size in LARGER for bar in BARS),
-    minutes=0.05,
+    minutes=0.03,
 )
 def figure1_layers(ask: Ask) -> Iterator[Result]:
     from papers.sequence_parallelism.traces import first_layer, last_layer, layer
@@ -127,7 +127,7 @@ def _named(size: str) -> Formula:
 @produces(
     *(exact(f"table3-{size}", "parameters", Rounding(), _named(size), text=f"parameters of {NAMES[size]}",
             unit="trillion" if size == "1t" else "billion") for size in SIZES),
-    minutes=0.05,
+    minutes=0.02,
 )
 def table3(ask: Ask) -> Iterator[Result]:
     from papers.sequence_parallelism.traces import first_layer, last_layer, layer

@@ -51,7 +51,7 @@ PAPER = Paper(
     figures=FIGURES,
     blocks={
         "figure1": terms.figure1,
-        "terms": terms.equation1,
+        "terms": terms.equations,
         "contradictions": contradiction_table,
         "waiting": waiting_table,
     },

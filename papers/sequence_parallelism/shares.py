@@ -30,7 +30,7 @@ def _times(source: str, key: str, number: int) -> Formula:
     exact("text-figure7-full", "percent_of_baseline_approx", Rounding(10),
           _times("text-figure7-full", "percent_of_baseline_approx", 4), text=MODELS),
     exact("text-figure7-full", "present_work_over_full_factor_approx", Rounding(), text="all models alike"),
-    minutes=0.1,
+    minutes=0.02,
 )
 def figure7(ask: Ask) -> Iterator[Result]:
     from papers.sequence_parallelism.traces import layer

@@ -28,7 +28,7 @@ def _slope(name: str) -> Formula:
     *(exact(f"figure9-{name}", "slope", Reading(2 / 30), _slope(name), unit="GiB",
             text="slope between ranks 2 and 32, as one micro-batch of a stage under full recomputation")
       for name in CURVES),
-    minutes=0.05,
+    minutes=0.01,
 )
 def figure9_slope(ask: Ask) -> Iterator[Result]:
     from papers.sequence_parallelism.traces import layer

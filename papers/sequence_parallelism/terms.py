@@ -1,4 +1,4 @@
-"""Blocks of the README made from the paper's rows: the terms of equation 1 and figure 1 in three lines."""
+"""Blocks of the README made from the paper's rows: the terms of a layer, and figure 1 in three lines."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,6 +7,7 @@ from papers.sequence_parallelism.memory import TERMS
 from papers.sequence_parallelism.outside_layers import EXTRAS
 from papers.sequence_parallelism.sizes import FACTS, GIB, MIB
 
+CUT = ("table2-tp/terms", "table2-tp-sp/terms")
 NOT_RUN = "Not run yet."
 
 
@@ -14,25 +15,34 @@ def _by_id(rows: Sequence[Row]) -> dict[str, Row]:
     return {row.claim.id: row for row in rows if row.result is not None}
 
 
-def equation1(rows: Sequence[Row]) -> str:
-    """Each term of equation 1, the tensors of the trace that make it up, and both values for the 22B."""
+def equations(rows: Sequence[Row]) -> str:
+    """Each term of equation 1 for the 22B, the tensors that make it up, what each equation leaves of it."""
     found = _by_id(rows)
-    if not all(id in found for id in TERMS):
+    if not all(id in found for id in (*TERMS, *CUT)):
         return NOT_RUN
-    lines = ["| term of the paper | bytes | tensors kept by the layer | formula, MiB | trace, MiB |",
-             "| --- | --- | --- | ---: | ---: |"]
-    for id in TERMS:
-        row = found[id]
+    lines = [
+        "| term of the paper | bytes | tensors kept by the layer |"
+        " equation 1 | trace | equation 2 | trace | equation 4 | trace |",
+        "| --- | --- | --- |" + " ---: |" * 6,
+    ]
+    columns = []
+    for i, id in enumerate(TERMS):
+        row, others = found[id], [found[id] for id in CUT]
         source, key = id.split("/")
         formula = FACTS[source].values.get(key, FACTS[source].formula)
         tensors = ", ".join(f"`{name}`" for name in row.result.detail.split(" + "))
         text = row.claim.text.partition(" (")[0]
-        published, ours = row.claim.published[0], row.result.ours[0]
-        lines.append(f"| {text} | `{formula}` | {tensors} | {published:,.0f} | {ours:,.0f} |")
-    stated = sum(found[id].claim.published[0] for id in TERMS)
-    traced = sum(found[id].result.ours[0] for id in TERMS)
-    lines.append(f"| equation 1 | `{FACTS['table2-none'].formula}` | | {stated:,.0f} | {traced:,.0f} |")
+        pairs = [(row.claim.published[0], row.result.ours[0])]
+        pairs += [(other.claim.published[i], other.result.ours[i]) for other in others]
+        columns.append([value for pair in pairs for value in pair])
+        lines.append(f"| {text} | `{formula}` | {tensors} | " + _numbers(columns[-1]))
+    lines.append(f"| whole layer | `{FACTS['table2-none'].formula}` | | "
+                 + _numbers([sum(column) for column in zip(*columns, strict=True)]))
     return "\n".join(lines)
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return " | ".join(f"{value:,.0f}" for value in values) + " |"
 
 
 def figure1(rows: Sequence[Row]) -> str:

@@ -108,7 +108,7 @@ def _timed(size: str, key: str, config, micro_batch: int, policies, rounds: int)
     *(_removed(size, "layer") for size in SIZES),
     *(measured(f"figure8-{size}", "layer_phases", Order(), _phases(size), unit="%",
                text="forward, backward without recomputation") for size in SIZES),
-    minutes=0.3,
+    minutes=0.25,
 )
 def layer_overhead(ask: Ask) -> Iterator[Result]:
     policies, rounds = (ALL, LONG_ROUNDS) if ask.full else (POLICIES, ROUNDS)

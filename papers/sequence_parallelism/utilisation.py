@@ -56,7 +56,7 @@ def _of_one_micro_batch(facts) -> float:
     *map(_before, APPENDIX_C),
     derived("eq-flops-layer-forward", "mfu_175b_percent", Relative(0.001), _of_one_micro_batch,
             text="MFU of 175B with B the micro-batch, as appendix A has it"),
-    minutes=0.05,
+    minutes=0.02,
 )
 def utilisations(ask: Ask) -> Iterator[Result]:
     mfu = {}

@@ -68,7 +68,7 @@ def _part(key: str) -> Quantity:
     exact(LAYER, "total", CLOSE, formulas(LAYER, TERA, B=1), unit="TFLOP", text=f"total{ONE_SEQUENCE}"),
     exact(LOGITS, "forward", CLOSE, formulas(LOGITS, TERA, B=1), unit="TFLOP", text=f"forward{ONE_SEQUENCE}"),
     exact("text-table4-expected", "expected_percent", Rounding(), text="extra FLOPs of full recomputation"),
-    minutes=0.1,
+    minutes=0.02,
 )
 def appendix_a(ask: Ask) -> Iterator[Result]:
     from papers.sequence_parallelism.traces import last_layer, layer
@@ -111,7 +111,7 @@ def _iteration(source: str, size: str) -> Quantity:
     exact("eq9-hw-over-model", "ratio", Relative(0.005), formulas("eq9-hw-over-model"), unit="", text=MODELS),
     exact("text-selective-gpt3", "flops_overhead_percent", Rounding(), text="extra FLOPs", headline=True),
     exact("text-selective-mtnlg", "flops_overhead_percent", Rounding(), text="extra FLOPs"),
-    minutes=0.1,
+    minutes=0.02,
 )
 def flops_per_iteration(ask: Ask) -> Iterator[Result]:
     work = {size: iteration(size) for size in SIZES}

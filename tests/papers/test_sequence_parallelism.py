@@ -122,10 +122,21 @@ def test_the_terms_of_equation_1(rows: dict[str, Row]) -> None:
 
 
 def test_each_term_names_its_tensors_and_no_tensor_twice(rows: dict[str, Row]) -> None:
-    table = terms.equation1(list(rows.values()))
+    table = terms.equations(list(rows.values()))
     named = re.findall(r"`((?:attention|mlp)\.\w+)`", table)
     assert len(named) == len(set(named)) == 15
-    assert "| equation 1 | `s*b*h*(34 + 5*a*s/h)` | | 6,752 | 6,752 |" in table
+    whole = "| whole layer | `s*b*h*(34 + 5*a*s/h)` | | 6,752 | 6,752 | 1,264 | 1,264 | 844 | 844 |"
+    assert table.splitlines()[-1] == whole
+
+
+def test_the_terms_that_parallelism_cuts(rows: dict[str, Row]) -> None:
+    a, b, h, *_ = SIZES["22b"]
+    sbh, square = S * b * h / MIB, a * S * S * b / MIB
+    cut = [n * sbh / T for n in (4, 2, 2, 8, 8)] + [n * square / T for n in (2, 1, 2)]
+    left = [n * sbh for n in (2, 1, 2, 1, 4)]
+    assert sorted(ours(rows, "table2-tp/terms")) == pytest.approx(sorted(cut + left), rel=1e-12)
+    both = sorted(cut + [amount / T for amount in left])
+    assert sorted(ours(rows, "table2-tp-sp/terms")) == pytest.approx(both, rel=1e-12)
 
 
 def test_what_is_kept_outside_the_layers(rows: dict[str, Row]) -> None:
