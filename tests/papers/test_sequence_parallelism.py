@@ -269,6 +269,14 @@ def test_policies_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({found[0] for found in rounds[2:5]}) == 3
 
 
+def test_the_timed_layers_keep_the_published_scores_per_flop() -> None:
+    for size, (a, _, h, *_) in SIZES.items():
+        config, _ = timing.scaled(size)
+        published = a * S**2 / (24 * S * h**2 + 4 * S**2 * h)
+        assert timing.scores_per_flop(config.heads, config.sequence, config.hidden) == pytest.approx(published)
+        assert config.hidden // config.heads == h // a
+
+
 def made_up(size: str, selective: float, full: float) -> Iterator[Row]:
     """Rows of one model from times that vary by a tenth of a percent."""
     times = {policy: [(0.4 * k * (1 + n / 1e4), 0.6 * k * (1 + n / 1e4)) for n in range(-5, 6)]
@@ -289,7 +297,7 @@ def test_times_are_judged_by_order_and_share_removed() -> None:
     slow = {row.claim.id: row for row in made_up("175b", 1.3, 1.4)}
     assert slow["figure8-175b/layer_totals"].verdict == "met"
     row = slow["text-abstract-overhead/layer_removed_175b"]
-    assert row.verdict == "missed" and "reaches below 50; the attention core is 5 %" in row.cause
+    assert row.verdict == "missed" and "reaches below 50; this layer makes 5 times as many" in row.cause
     free = {row.claim.id: row for row in made_up("175b", 0.99, 1.4)}
     assert free["figure8-175b/layer_totals"].verdict == "missed"
 
