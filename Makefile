@@ -19,7 +19,8 @@ reproduce:
 
 reproduce-full:
 	@$(PYTHON) -m infra.setup reproduce-full
-	@$(VENV) -m papers --reproduce --full --html results/index.html
+	@$(VENV) -m papers.sequence_parallelism.held_out --store
+	@$(VENV) -m papers --reproduce --full --store --html results/index.html
 
 test:
 	@$(PYTHON) -m infra.setup test

@@ -112,7 +112,7 @@ def _figure(figure: Figure, rows: Sequence[Row], failures: list[str]) -> str:
     }
     lacking = sum(row.result is None for row in wanted.values())
     caption = escape(figure.caption)
-    if not wanted or lacking:
+    if lacking or (figure.claims and not wanted):
         state = f"Not drawn: {lacking} of its {len(wanted)} claims have no result yet."
         return f"<figure><figcaption>{caption} {state}</figcaption></figure>\n"
     with tempfile.TemporaryDirectory() as folder:

@@ -224,7 +224,8 @@ class Waits:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the report: `draw(path, rows)` writes an SVG from the rows of `claims` by id."""
+    """A figure of the report: `draw(path, rows)` writes an SVG from the rows of `claims` by id, without claims from what the
+    paper has stored."""
 
     name: str
     caption: str

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import tyro
 
+from common.claims import Figure
 from common.claims.origin import origin_of
 from common.claims.store import write_text
 from papers.sequence_parallelism.figures import BLUE, EDGE, ORANGE, drawing
@@ -114,6 +115,9 @@ def draw(path: Path, _rows) -> None:
         axis.set(xlabel="training tokens, millions", ylabel="loss, nats per token", xlim=(0, None), ylim=(None, 7))
         axis.legend()
 
+
+FIGURE = Figure("held_out", "Training of the laptop model (`laptop_long`), from its stored run: loss on training batches and on "
+                "a held-out package, and that of a 5-gram model of the same corpus.", (), draw)
 
 if __name__ == "__main__":
     main()

@@ -11,6 +11,7 @@ from common.claims import Paper, Waits, main
 from common.claims.readme import contradiction_table, waiting_table
 from papers.sequence_parallelism import (
     contradictions,
+    held_out,
     live_memory,
     memory,
     messages,
@@ -48,12 +49,13 @@ PAPER = Paper(
     ),
     context=("setup-*", "table1-notation", "table3-*", "eq-mfu", "comm-related-sagemaker",
              "figure1-*/gpu_memory_line_gb", "figure9-*/pipeline_rank"),
-    figures=FIGURES,
+    figures=(*FIGURES, held_out.FIGURE),
     blocks={
         "figure1": terms.figure1,
         "terms": terms.equations,
         "contradictions": contradiction_table,
         "waiting": waiting_table,
+        "held_out": held_out.block,
     },
 )  # fmt: skip
 
