@@ -24,7 +24,7 @@ def rounded(source: str, percent: str, seconds: str) -> Absolute:
 
 
 def _table5(size: str, key: str) -> Quantity:
-    return derived(f"table5-{size}", key, rounded(f"table5-{size}", key, TIME), headline=key == "hfu_percent",
+    return derived(f"table5-{size}", key, rounded(f"table5-{size}", key, TIME), headline=size == "175b",
                    text=f"{key[:3].upper()} from counted FLOPs and the printed time")
 
 

@@ -273,7 +273,8 @@ def test_the_timed_layers_keep_the_published_scores_per_flop() -> None:
     for size, (a, _, h, *_) in SIZES.items():
         config, _ = timing.scaled(size)
         published = a * S**2 / (24 * S * h**2 + 4 * S**2 * h)
-        assert timing.scores_per_flop(config.heads, config.sequence, config.hidden) == pytest.approx(published)
+        here = timing.scores_per_flop(config.heads, config.sequence, config.hidden)
+        assert here == pytest.approx(published)
         assert config.hidden // config.heads == h // a
 
 
