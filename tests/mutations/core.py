@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+REGRESSIONS = "tests/regressions"
 PARITY = "tests/composition"
 KERNELS = "tests/common/kernels"
 TRAINING = "tests/common/training"
@@ -16,7 +17,7 @@ class Mutation:
     file: str
     old: str
     new: str
-    tests: tuple[str, ...] = (PARITY,)
+    tests: tuple[str, ...] = (REGRESSIONS, PARITY)
 
 
 MUTATIONS = (
@@ -69,7 +70,7 @@ MUTATIONS = (
              "return squares.sqrt()"),
     Mutation("main-weights-not-published", "bf16 parameters keep their first values",
              "common/training/optimizer.py", "            if (main := self.main[name]) is not p:\n                p.copy_(main)",
-             "            pass", (f"{PARITY}/test_tensor_parallel.py", TRAINING)),
+             "            pass", (TRAINING,)),
     Mutation("decay-on-everything", "weight decay acts on norms and biases",
              "common/training/optimizer.py", "if f.decay}", "}", (TRAINING,)),
     Mutation("moments-not-restored", "a resumed run starts Adam's moments anew",
