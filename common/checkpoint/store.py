@@ -7,7 +7,6 @@ held them (torch.distributed.checkpoint reshards them when read). Nothing is pic
 
 import hashlib
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
+from common.checkpoint.files import flush
 from common.checkpoint.sharded import as_dtensor
 from common.layout import Layout
 from common.parameters import Facts
@@ -56,15 +56,15 @@ def save(folder: Path, state: State, facts: Mapping[str, Facts], layout: Layout,
     if lead:
         files = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in sorted(partial.iterdir())}
         for name in files:
-            _flush(partial / name)
+            flush(partial / name)
         shapes = {n: list(f.shape) for n, f in facts.items()}
         manifest = {"format": FORMAT, **about, "kinds": sorted(state), "shapes": shapes, "files": files}
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
-        _flush(partial / MANIFEST)
+        flush(partial / MANIFEST)
         if final.exists():
             shutil.rmtree(final)
         partial.rename(final)
-        _flush(folder)
+        flush(folder)
     if together:
         dist.barrier()
     return final
@@ -153,12 +153,3 @@ def _one_process_is_fine() -> Iterator[None]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Waits until a file or folder is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

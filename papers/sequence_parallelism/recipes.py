@@ -23,8 +23,8 @@ TABLE_3 = {
 def published(size: str, sequence_parallel: bool = True, recompute: str = "selective") -> Recipe:
     """One row of table 3, by default with the present work: sequence parallelism and selective recomputation.
 
-    The paper states neither steps nor learning rate: its runs measure time and memory. Those here are placeholders of
-    a speed measurement, ten steps at a constant rate.
+    The paper states neither steps nor learning rate, since its runs measure time and memory: ten steps at a constant rate
+    do the same.
     """
     layers, hidden, heads, pp, batch, micro = TABLE_3[size]
     return Recipe(

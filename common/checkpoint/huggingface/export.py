@@ -1,7 +1,6 @@
 """Weights of a model under any layout into a checkpoint that transformers reads."""
 
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
 
+from common.checkpoint.files import flush
 from common.checkpoint.huggingface.architecture import Architecture
 from common.checkpoint.huggingface.registry import architecture_for, config_to_hf
 from common.checkpoint.huggingface.tensors import INDEX, SINGLE, expected_shapes
@@ -114,7 +114,7 @@ def _write_stage(
         for shard in [s for s in names if all(missing[t] == 0 for t in s.tensors)]:
             path = folder / names.pop(shard)
             save_file({t: pending.pop(t) for t in shard.tensors}, path, {"format": "pt"})
-            _flush(path)
+            flush(path)
 
 
 def _plan(shapes: dict[str, tuple[int, ...]], itemsize: int, limit: int) -> list[Shard]:
@@ -157,21 +157,12 @@ def _publish(partial: Path, folder: Path) -> None:
         shutil.rmtree(old)
     else:
         partial.rename(folder)
-    _flush(folder.parent)
+    flush(folder.parent)
 
 
 def _write_json(path: Path, values: dict) -> None:
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    _flush(path)
-
-
-def _flush(path: Path) -> None:
-    """Waits until a file or folder is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush(path)
 
 
 def _barrier(layout: Layout) -> None:
