@@ -95,6 +95,18 @@ class Facts:
         return part
 
 
+@dataclass(frozen=True)
+class Slice:
+    """A run of elements of a rank's stored part of a parameter (or of its optimizer state), the part taken row-major.
+
+    data: 1-D, sharing memory with what it is a view of. start: index of its first element in the flattened part. The
+    whole part is Slice(part.view(-1)); a sharded optimizer holds shorter runs.
+    """
+
+    data: Tensor
+    start: int = 0
+
+
 def parameter(facts: Facts, layout: Layout, dtype: torch.dtype, device: torch.device | str | None = None) -> nn.Parameter:
     """This rank's part of a parameter, not yet initialised."""
     p = nn.Parameter(torch.empty(facts.local_shape(layout), dtype=dtype, device=device))
