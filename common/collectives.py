@@ -37,21 +37,21 @@ def start_all_reduce(x: Tensor, group: Group, op=dist.ReduceOp.SUM, owned: bool 
     return Pending(output, dist.all_reduce(output, op, group=group.handle, async_op=True))
 
 
-def start_all_gather(x: Tensor, group: Group) -> Pending:
-    """Begins joining the group's shards along dim 0: (n, ...) -> (n x size, ...)."""
+def start_all_gather(x: Tensor, group: Group, into: Tensor | None = None) -> Pending:
+    """Begins joining the group's shards along dim 0: (n, ...) -> (n x size, ...), written to `into` if it is given."""
     if group.size == 1:
         return Pending(x)
-    output = x.new_empty(x.shape[0] * group.size, *x.shape[1:])
+    output = x.new_empty(x.shape[0] * group.size, *x.shape[1:]) if into is None else into
     return Pending(output, dist.all_gather_single(output, x.contiguous(), group=group.handle, async_op=True))
 
 
-def start_reduce_scatter(x: Tensor, group: Group) -> Pending:
+def start_reduce_scatter(x: Tensor, group: Group, into: Tensor | None = None) -> Pending:
     """Begins summing `x` over `group`, this rank keeping its slice of dim 0: (n x size, ...) -> (n, ...)."""
     if group.size == 1:
         return Pending(x)
     if x.shape[0] % group.size:
         raise ValueError(f"dim 0 of {tuple(x.shape)} does not divide by the {group.size} ranks of group {group.name}")
-    output = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
+    output = x.new_empty(x.shape[0] // group.size, *x.shape[1:]) if into is None else into
     return Pending(output, dist.reduce_scatter_single(output, x.contiguous(), group=group.handle, async_op=True))
 
 

@@ -24,8 +24,8 @@ class Group:
 class Layout:
     """Binds a grid to one rank and makes its process groups on first use.
 
-    Every rank of a program asks for the same groups at the same point, so members meet when a group is made.
-    A grid of one rank needs no torch.distributed at all.
+    Every rank of a program asks for the same groups at the same point, and makes as many process groups as every other,
+    so members meet when a group is made. A grid of one rank needs no torch.distributed at all.
     """
 
     def __init__(self, grid: Grid = Grid(), rank: int = 0):  # noqa: B008 (a frozen value)
@@ -33,6 +33,7 @@ class Layout:
         self.rank = rank
         self.coordinates = grid.coordinates(rank)
         self._groups: dict[tuple[str, ...], Group] = {}
+        self._neighbours: dict[tuple[str, bool], tuple[Group | None, Group | None]] = {}
         self._made: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
 
     def index(self, axis: str) -> int:
@@ -51,14 +52,55 @@ class Layout:
         """The group of ranks on `axis` that hold the same one of `parts` parts."""
         return self._group(f"{axis}/{parts}", self.grid.replicas(self.rank, axis, parts))
 
-    def _group(self, name: str, ranks: tuple[int, ...]) -> Group:
+    def ends(self) -> Group:
+        """On the first and the last stage, the two of them; on the stages between, all of these."""
+        line = self.grid.group(self.rank, "pp")
+        outer = (line[0], line[-1]) if len(line) > 1 else line
+        return self._group("pp ends", outer if self.rank in outer else line[1:-1], alone=len(line) > 2)
+
+    def prepare(self, parts: int) -> None:
+        """Makes the groups that one stage may need and another not. parts: key-value groups of the model."""
+        self.ends()
+        if parts < self.size("tp"):
+            self.replicas("tp", parts)
+
+    def neighbours(self, purpose: str, ring: bool) -> tuple[Group | None, Group | None]:
+        """Groups of two: this rank with the one before it on the pipeline axis, and with the one after.
+
+        Each purpose has process groups of its own, so that messages of one cannot be taken for another's. ring: the last
+        rank's next is the first.
+        """
+        key = purpose, ring
+        if key not in self._neighbours:
+            self._neighbours[key] = self._pairs(f"pp {purpose}", ring)
+        return self._neighbours[key]
+
+    def _pairs(self, name: str, ring: bool) -> tuple[Group | None, Group | None]:
+        line, here = self.grid.group(self.rank, "pp"), self.index("pp")
+        size = len(line)
+        if size == 1:
+            return None, None
+        found: dict[int, Group] = {}
+        for turn in range(3):  # pair e is ranks e and e + 1; in each turn a rank is in one pair at most
+            pairs = [e for e in {(here - 1) % size, here} if (ring or e < size - 1)
+                     and turn == (2 if size % 2 and e == size - 1 else e % 2)]
+            ranks = tuple(sorted(line[i % size] for e in pairs for i in (e, e + 1))) or (self.rank,)
+            handle = _process_group(ranks)
+            if pairs:
+                found[pairs[0]] = Group(name, ranks, ranks.index(self.rank), handle)
+        return found.get((here - 1) % size), found.get(here)
+
+    def _group(self, name: str, ranks: tuple[int, ...], alone: bool = False) -> Group:
+        """alone: make a process group even of one rank, where other ranks make one of several at this point."""
         if ranks not in self._made:
-            handle = None
-            if len(ranks) > 1:
-                whole = ranks == tuple(range(dist.get_world_size()))
-                handle = dist.group.WORLD if whole else dist.new_group(list(ranks), use_local_synchronization=True)
-            self._made[ranks] = handle
-        return Group(name, ranks, ranks.index(self.rank), self._made[ranks])
+            whole = len(ranks) > 1 and ranks == tuple(range(dist.get_world_size()))
+            made = dist.group.WORLD if whole else _process_group(ranks) if len(ranks) > 1 or alone else None
+            self._made[ranks] = made
+        return Group(name, ranks, ranks.index(self.rank), self._made[ranks] if len(ranks) > 1 else None)
+
+
+def _process_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:
+    return dist.new_group(list(ranks), use_local_synchronization=True)
 
 
 SERIAL = Layout()

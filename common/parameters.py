@@ -43,6 +43,8 @@ class Facts:
     parts: into how many parts the axis cuts it, when fewer than the axis has ranks (key-value groups < tp).
     partial: axes over which the gradient of a replicated parameter is a partial sum (norms under sequence
         parallelism): it must be summed, the parameter itself counts once.
+    copied: the last stage holds a copy of this parameter of the first (tied embeddings): their gradients are summed.
+    copy_of: this is that copy, and this the name of the original; it starts equal, stays equal, and is not counted.
     """
 
     shape: tuple[int, ...]
@@ -51,6 +53,8 @@ class Facts:
     parts: int | None = None
     partial: tuple[str, ...] = ()
     expert: bool = False
+    copied: bool = False
+    copy_of: str | None = None
     decay: bool = True
     init: Normal | Constant = field(default_factory=lambda: Normal(0.02))
 
@@ -76,7 +80,9 @@ class Facts:
         return min(part * each, total), min((part + 1) * each, total)
 
     def first_copy(self, layout: Layout) -> bool:
-        """Whether this rank is the one that counts the parameter, among those of the tensor axis that hold it."""
+        """Whether this rank is the one that counts the parameter, among those of the model that hold it."""
+        if self.copy_of is not None:
+            return False
         axis = self.axis or ("etp" if self.expert else "tp")
         copies = self.copies(layout) if self.axis else layout.size(axis)
         return layout.index(axis) % copies == 0
@@ -115,9 +121,9 @@ def parameter(facts: Facts, layout: Layout, dtype: torch.dtype, device: torch.de
 
 
 def named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Facts]]:
-    """Every parameter once, with its layout-independent name and its facts."""
+    """Every parameter once, with its layout-independent name and its facts; a copy has the name of its original."""
     for name, p in model.named_parameters():
-        yield name, p, p.facts
+        yield p.facts.copy_of or name, p, p.facts
 
 
 @torch.no_grad()
@@ -136,4 +142,4 @@ def initialise(model: nn.Module, layout: Layout, seed: int) -> None:
 
 def count(model: nn.Module) -> int:
     """Logical parameters of the whole model that this rank's modules belong to, copies and padding left out."""
-    return sum(math.prod(f.shape) for _, _, f in named(model))
+    return sum(math.prod(f.shape) for _, _, f in named(model) if f.copy_of is None)

@@ -12,14 +12,12 @@ from types import ModuleType
 import tyro
 
 from common.checkpoint import store
-from common.layers.context import Context
 from common.layout import Layout
-from common.models.language_model import LanguageModel
-from common.precision.policy import precision
+from common.pipeline.execute import Pipeline
 from common.training.command import find
 from common.training.loop import load_model
 from common.training.recipe import Recipe
-from common.training.step import mean_loss
+from common.training.step import mean_loss, model_stages
 from data.prepare import prepare, progress_bar
 from data.samples import Samples, held_out_batches
 from evals import ngram
@@ -72,16 +70,15 @@ def ngram_score(recipe: Recipe, split: str, order: int) -> ngram.Score:
 def model_score(context: RankContext, recipe: Recipe, folder: str, split: str) -> ngram.Score:
     """What one rank of the recipe's layout computes; the same on all."""
     layout = Layout(recipe.grid, context.rank)
-    dtype = precision(recipe.execution.precision).parameters
-    run = Context(layout, recipe.execution.kernels, recipe.execution.sequence_parallel, dtype,
-                  context.device.torch_device)
-    model = LanguageModel(recipe.model, run)
-    load_model(model, Path(folder), layout)
+    device = context.device.torch_device
+    stages = model_stages(recipe.model, recipe.execution, layout, device)
+    load_model(stages, Path(folder), layout)
+    pipeline = Pipeline(stages, layout, device, recipe.execution.scatter_gather)
     data = prepare(recipe.data)
     samples = Samples(data.tokens(split), recipe.model.sequence, recipe.model.vocab)
     records = held_out_batches(samples, micro_batch=recipe.training.micro_batch, dp_rank=layout.index("dp"),
                                dp_size=layout.size("dp"))
-    loss, tokens = mean_loss(model, (r.to(context.device.torch_device) for r in records), layout)
+    loss, tokens = mean_loss(pipeline, (r.to(device) for r in records))
     return ngram.score_of(loss, tokens, data.text_bytes(split))
 
 

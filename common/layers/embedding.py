@@ -16,13 +16,16 @@ from common.recompute.meter import tag
 
 
 class Embedding(nn.Module):
-    """tokens (B, S) -> (s, B, H). Each tensor rank looks up the rows it holds; the sum over ranks is the embedding."""
+    """tokens (B, S) -> (s, B, H). Each tensor rank looks up the rows it holds; the sum over ranks is the embedding.
 
-    def __init__(self, config: LanguageModelConfig, context: Context):
+    copied: another stage holds a copy of the token table, as its output projection.
+    """
+
+    def __init__(self, config: LanguageModelConfig, context: Context, copied: bool = False):
         super().__init__()
         self.config, self.context = config, context
         init = Normal(config.init_std)
-        facts = Facts((config.vocab, config.hidden), "tp", 0, init=init)
+        facts = Facts((config.vocab, config.hidden), "tp", 0, copied=copied, init=init)
         self.tokens = parameter(facts, context.layout, context.dtype, context.device)
         self.positions = None
         if config.positions == "learned":

@@ -28,6 +28,15 @@ MIXERS = {"attention": Attention, "mlp": MLP}
 
 
 @dataclass(frozen=True)
+class CarryShape:
+    """A tensor of the carry. replicated: every tensor rank holds the whole of it, so one slice each is enough to send."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    replicated: bool
+
+
+@dataclass(frozen=True)
 class LossTerm:
     """A sum over this rank's tokens, how many they are, and the axes over which both are to be added up."""
 
@@ -83,14 +92,15 @@ class Layer(nn.Module):
 
 
 class Output(nn.Module):
-    """Final norm, output projection and vocabulary-parallel loss."""
+    """Final norm, output projection and vocabulary-parallel loss. tied: the embedding's table, where this stage has it."""
 
     def __init__(self, config: LanguageModelConfig, context: Context, tied: nn.Parameter | None):
         super().__init__()
         self.config, self.context = config, context
         self.norm = Norm(context, config.norm, config.hidden, config.norm_eps)
         if tied is None:
-            facts = Facts((config.vocab, config.hidden), "tp", 0, init=Normal(config.init_std))
+            copy_of = "embedding.tokens" if config.tied else None
+            facts = Facts((config.vocab, config.hidden), "tp", 0, copy_of=copy_of, init=Normal(config.init_std))
             self.weight = parameter(facts, context.layout, context.dtype, context.device)
         else:
             self.weight = tied
@@ -124,12 +134,20 @@ class LanguageModel(nn.Module):
         self.config, self.context = config, context
         last = config.depth if last is None else last
         policy = Policy.parse(recompute)
-        self.embedding = Embedding(config, context) if first == 0 else None
+        copied = config.tied and last < config.depth
+        self.embedding = Embedding(config, context, copied) if first == 0 else None
         self.layers = nn.ModuleDict({
             str(i): Layer(config.layers.units[i], config, context, i, policy.at(i)) for i in range(first, last)})
         self.output = None
         if last == config.depth:
             self.output = Output(config, context, self.embedding.tokens if config.tied and first == 0 else None)
+
+    def carry(self, record: Record) -> dict[str, CarryShape]:
+        """What goes from one stage to the next for this micro-batch."""
+        context, sequence = self.context, record.length
+        rows = sequence // context.tp.size if context.scattered else sequence
+        shape = rows, record.tokens.shape[0], self.config.hidden
+        return {"hidden": CarryShape(shape, context.dtype, replicated=not context.scattered)}
 
     def hidden(self, record: Record, carry: dict[str, Tensor]) -> Tensor:
         """The residual stream after this stage's layers, (s, B, H)."""

@@ -22,6 +22,7 @@ SITES = {
     "norm": "attention.norm_output, mlp.norm_output: made again from the norm's input, which stays anyway",
     "activation": "mlp.activation: made again from the activation's input, which stays anyway",
 }
+_keeping = False
 DISCARDS = {"norm", "activation"}  # freed by dropping the output alone; the others by replaying the whole site
 SHORT = {"none": (), "selective": ("attention.core",), "full": ("layer",)}
 
@@ -57,6 +58,17 @@ class Policy:
         return "\n".join(f"{s}, in {where}: frees {SITES[s]}" for s in sorted(self.sites))
 
 
+@contextmanager
+def keeping():
+    """Forward passes run inside keep everything, whatever the policy (arXiv:2205.05198, appendix C)."""
+    global _keeping
+    before, _keeping = _keeping, True
+    try:
+        yield
+    finally:
+        _keeping = before
+
+
 class Recompute:
     """Runs the sites of one layer under its policy."""
 
@@ -66,7 +78,7 @@ class Recompute:
 
     def __call__(self, site: str, fn: Callable, *inputs):
         """fn(*inputs), its tensors kept or made again in backward as the policy says."""
-        if site not in self.sites or not torch.is_grad_enabled():
+        if site not in self.sites or _keeping or not torch.is_grad_enabled():
             return fn(*inputs)
         if site not in DISCARDS:
             for x in inputs:
@@ -90,7 +102,7 @@ class Recompute:
 
     def scope(self):
         """Entered around the layer: within it, outputs of discarded sites are not kept by whoever uses them."""
-        return self._discarding() if self.sites & DISCARDS and torch.is_grad_enabled() else nullcontext()
+        return self._discarding() if self.sites & DISCARDS and not _keeping and torch.is_grad_enabled() else nullcontext()
 
     def _pack(self, x: Tensor):
         found = self._dropped.get(StorageWeakRef(x.untyped_storage()).cdata)

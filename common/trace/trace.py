@@ -136,7 +136,7 @@ def trace(config: LanguageModelConfig, grid: Grid, rank: int = 0, micro_batch: i
     with world(grid, rank) as layout:
         context = Context(layout, kernels, sequence_parallel, dtype)
         model = LanguageModel(config, context, recompute, first, last)
-        gradients = Gradients(model, layout, torch.promote_types(dtype, torch.float32))
+        gradients = Gradients([model], layout, torch.promote_types(dtype, torch.float32))
         optimizer = Optimizer(gradients, AdamWConfig())
         optimizer.state()  # made now, so that the recorded update is any but the first
         with recording(model, layout) as recorder:
@@ -160,7 +160,8 @@ def layer_trace(config: LanguageModelConfig, grid: Grid, **settings) -> Trace:
 def _step(model: LanguageModel, gradients: Gradients, optimizer: Optimizer, recorder: Recorder,
           micro_batch: int) -> tuple[dict[str, int], dict[str, int]]:
     """Runs one step under the recorder; returns saved bytes by name and peaks by phase."""
-    record, carry = _record(model.config, micro_batch), _carry(model, micro_batch)
+    record = _record(model.config, micro_batch)
+    carry = _carry(model, record)
     peaks = {}
     recorder.live.mark()
     with measuring(model) as meter:
@@ -189,23 +190,21 @@ def _record(config: LanguageModelConfig, micro_batch: int) -> Record:
     return Record(tokens, labels, counted, positions, samples=tuple(range(micro_batch)))
 
 
-def _carry(model: LanguageModel, micro_batch: int) -> dict[str, Tensor]:
+def _carry(model: LanguageModel, record: Record) -> dict[str, Tensor]:
     """What the stage before would hand on."""
     if model.embedding is not None:
         return {}
-    tokens = model.config.sequence // (model.context.tp.size if model.context.scattered else 1)
-    return {"hidden": torch.empty(tokens, micro_batch, model.config.hidden, dtype=model.context.dtype,
-                                  requires_grad=True)}
+    return {name: torch.empty(x.shape, dtype=x.dtype, requires_grad=x.dtype.is_floating_point)
+            for name, x in model.carry(record).items()}
 
 
 def _state(model: LanguageModel, gradients: Gradients, optimizer: Optimizer) -> dict[str, int]:
     """Bytes of what stays from step to step, from the objects that hold it."""
-    own = {id(p) for p in model.parameters()}
     moments = optimizer.adam.state.values()
     return {
         "weights": sum(p.nbytes for p in model.parameters()),
-        "main weights": sum(m.nbytes for m in optimizer.main.values() if id(m) not in own),
-        "gradients": sum(flat.nbytes for flat in gradients.buffers.values()),
+        "main weights": sum(m.nbytes for n, m in optimizer.main.items() if m is not optimizer.pieces[n].value),
+        "gradients": sum(b.flat.nbytes for b in gradients.buckets),
         "first moments": sum(s["exp_avg"].nbytes for s in moments),
         "second moments": sum(s["exp_avg_sq"].nbytes for s in moments),
         "step counters": sum(s["step"].nbytes for s in moments),

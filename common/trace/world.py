@@ -25,11 +25,16 @@ class TracedLayout(Layout):
         super().__init__(grid, rank)
         self._named: dict[str, Group] = {}
 
-    def _group(self, name: str, ranks: tuple[int, ...]) -> Group:
+    def _group(self, name: str, ranks: tuple[int, ...], alone: bool = False) -> Group:
         if name not in self._named:
             handle = dist.new_group(list(ranks), use_local_synchronization=True) if len(ranks) > 1 else None
             self._named[name] = Group(name, ranks, ranks.index(self.rank), handle)
         return self._named[name]
+
+    def _pairs(self, name: str, ring: bool) -> tuple[Group | None, Group | None]:
+        pairs = super()._pairs(name, ring)
+        self._named |= {f"{name} {side}": pair for side, pair in zip(("before", "after"), pairs, strict=True) if pair}
+        return pairs
 
     def find(self, handle: dist.ProcessGroup) -> Group:
         """The group that this process group was made for."""

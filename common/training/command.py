@@ -96,9 +96,8 @@ def _main(module: ModuleType, program: str, words: list[str]) -> None:
 def _start(recipe: Recipe, launch_text: str, directory, resume: bool) -> None:
     """Checks everything, prepares the data, makes the run's directory, and only then starts ranks."""
     recipe.check()
-    if recipe.grid.pp > 1 or recipe.grid.cp > 1:
-        raise ValueError(f"pp={recipe.grid.pp}, cp={recipe.grid.cp}: training runs tensor and data ranks; this layout can be "
-                         "traced (common/trace)")
+    if recipe.grid.cp > 1:
+        raise ValueError(f"cp={recipe.grid.cp}: training runs tensor, pipeline and data ranks; use cp=1")
     choose().require(recipe.execution.precision)
     launch = Launch.parse(launch_text or f"local:{recipe.grid.world}")
     if launch.size != recipe.grid.world:

@@ -3,7 +3,7 @@
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from common.device import Device, measured_peak
 from common.layout import Layout
 from common.models.flops import model_flops
 from common.models.record import Record
+from common.parameters import Slice, named
 from common.training.config_json import to_json
 from common.training.metrics import MetricsLog, StepMetrics
 from common.training.recipe import Recipe
@@ -98,7 +99,7 @@ class Loop:
                 stopping = stop.agreed(device=self.device.torch_device) is not None
                 last = step == config.steps or stopping
                 if last or _due(step, config.evaluate_every):
-                    valid, counted = mean_loss(self.training.model, self.valid_records(), self.layout)
+                    valid, counted = mean_loss(self.training.pipeline, self.valid_records())
                     log.evaluation(step, "valid", {"loss": valid, "perplexity": math.exp(valid), "tokens": counted})
                 if last or _due(step, config.save_every):
                     saved = self.save(step)
@@ -109,7 +110,7 @@ class Loop:
         """FLOP/s of all the devices that this run uses, measured by rank 0 while the others wait; they get NaN."""
         peak = math.nan
         if self.layout.rank == 0:
-            one = _peak_once(self.device, self.training.model.context.dtype)
+            one = _peak_once(self.device, self.training.stages[0].context.dtype)
             peak = one if self.device.kind == "cpu" else one * self.layout.grid.world
         if self.layout.grid.world > 1:
             dist.barrier()
@@ -162,15 +163,14 @@ def restore(training: Training, folder: Path, facts: dict, tokenizer: str | None
     return manifest["step"]
 
 
-def load_model(model: torch.nn.Module, folder: Path, layout: Layout) -> dict:
-    """Fills a model's parameters alone, for evaluation; returns the manifest of the verified folder."""
-    from common.parameters import named
-
+def load_model(stages: Sequence[torch.nn.Module], folder: Path, layout: Layout) -> dict:
+    """Fills the parameters alone of this rank's stages, for evaluation; returns the manifest of the verified folder."""
     manifest = store.verify(folder)
-    facts = {name: f for name, _, f in named(model)}
-    main = {name: torch.empty_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for name, p, _ in named(model)}
-    store.load(folder, {"parameters": main}, facts, layout)
+    held = [x for stage in stages for x in named(stage)]
+    main = {name: torch.empty_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for name, p, _ in held}
+    store.load(folder, {"parameters": {name: Slice(x.view(-1)) for name, x in main.items()}},
+               {name: facts for name, _, facts in held}, layout)
     with torch.no_grad():
-        for name, p, _ in named(model):
+        for name, p, _ in held:
             p.copy_(main[name])
     return manifest

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from common.parallel.gradients import Gradients
+from common.parallel.gradients import Gradients, Piece
+from common.parameters import Slice
 
 
 @dataclass(frozen=True)
@@ -28,23 +29,26 @@ class AdamWConfig:
 
 
 class Optimizer:
-    """Owns the main parameters and Adam's moments; all in the dtype of the main gradients."""
+    """Owns the main parameters and Adam's moments of what this rank updates; all in the dtype of the main gradients.
+
+    main: by parameter name, 1-D; all of the rank's part, or a run of it where data ranks share the optimizer.
+    """
 
     def __init__(self, gradients: Gradients, config: AdamWConfig):
-        self.names = {name: p for name, p, _ in gradients.parameters}
-        self.main = {name: self._main(p) for name, p in self.names.items()}
-        decay = {name for name, _, f in gradients.parameters if f.decay}
-        groups = [{"params": [m for n, m in self.main.items() if (n in decay) == on],
+        self.gradients = gradients
+        self.pieces = {piece.name: piece for piece in gradients.pieces()}
+        self.main = {name: self._main(piece) for name, piece in self.pieces.items()}
+        groups = [{"params": [m for n, m in self.main.items() if self.pieces[n].facts.decay == on],
                    "weight_decay": config.weight_decay if on else 0.0} for on in (True, False)]
         self.adam = torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, eps=config.eps,
                                       betas=(config.beta1, config.beta2), fused=True)
 
     @staticmethod
-    def _main(p: nn.Parameter) -> Tensor:
-        if p.dtype == p.main_grad.dtype:
-            return p
-        main = p.detach().to(p.main_grad.dtype).clone()
-        main.grad = p.main_grad
+    def _main(piece: Piece) -> Tensor:
+        main = piece.value
+        if main.dtype != piece.gradient.dtype:
+            main = main.to(piece.gradient.dtype)
+        main.grad = piece.gradient
         return main
 
     @torch.no_grad()
@@ -56,16 +60,18 @@ class Optimizer:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Copies main parameters into the model's, where they are not the same tensors."""
-        for name, p in self.names.items():
-            if (main := self.main[name]) is not p:
-                p.copy_(main)
+        """Makes the model's parameters, on every data rank, what the main parameters are."""
+        for name, piece in self.pieces.items():
+            if (main := self.main[name]) is not piece.value:
+                piece.value.copy_(main)
+        self.gradients.gather_values()
 
-    def state(self) -> dict[str, dict[str, Tensor]]:
-        """Tensors that a checkpoint keeps, by kind and parameter name, each shaped like this rank's part."""
+    def state(self) -> dict[str, dict[str, Slice]]:
+        """What a checkpoint keeps, by kind and parameter name: this rank's runs of each."""
         self._ensure()
-        moments = {kind: {n: self.adam.state[m][kind] for n, m in self.main.items()} for kind in ("exp_avg", "exp_avg_sq")}
-        return {"parameters": {n: m.detach() for n, m in self.main.items()}, **moments}
+        kinds = {kind: {n: self.adam.state[m][kind] for n, m in self.main.items()} for kind in ("exp_avg", "exp_avg_sq")}
+        kinds = {"parameters": {n: m.detach() for n, m in self.main.items()}, **kinds}
+        return {kind: {n: Slice(x, self.pieces[n].start) for n, x in held.items()} for kind, held in kinds.items()}
 
     def _ensure(self) -> None:
         """Makes Adam's state before the first step, so that a checkpoint can be loaded into it."""

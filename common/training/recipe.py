@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from common.grid import Grid
 from common.models.config import LanguageModelConfig
+from common.pipeline.schedules import make
 from common.training.optimizer import AdamWConfig
 from common.training.schedules import LearningRate
 from common.training.step import Execution
@@ -56,12 +57,18 @@ class Recipe:
         """Cross-field checks; raises ValueError before any process starts."""
         self.execution.check(self.model, self.grid)
         check_batch(self.training.batch, self.grid.dp, self.training.micro_batch)
+        make(self.execution.schedule, self.grid.pp, self.execution.chunks, self.micro_batches)
         if self.model.vocab < self.data.vocab:
             raise ValueError(f"model.vocab={self.model.vocab} is smaller than data.vocab={self.data.vocab}: "
                              "the model must cover the tokenizer")
         if self.rate.total != self.training.steps and self.rate.decay != "constant":
             raise ValueError(f"rate.total={self.rate.total} differs from training.steps={self.training.steps}: the decay "
                              "would end elsewhere than the run; set both")
+
+    @property
+    def micro_batches(self) -> int:
+        """Per step and data rank."""
+        return self.training.batch // (self.grid.dp * self.training.micro_batch)
 
     def for_steps(self, steps: int) -> "Recipe":
         """The same recipe over another number of steps, its schedule with it."""

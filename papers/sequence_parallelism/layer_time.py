@@ -33,7 +33,7 @@ class TimedLayer:
         self.config, self.micro_batch = config, micro_batch
         self.stage = LanguageModel(config, Context(SERIAL, "paper"), policy, first=1, last=2)
         initialise(self.stage, SERIAL, seed=1)
-        self.gradients = Gradients(self.stage, SERIAL)
+        self.gradients = Gradients([self.stage], SERIAL)
 
     def run(self, step: int) -> tuple[float, float]:
         """Processor seconds of forward and of backward with its recomputation; `step` keys the masks."""

@@ -11,13 +11,16 @@ from functools import cache
 import numpy as np
 import torch
 
+from common.collectives import all_reduce
 from common.grid import Grid
 from common.layout import Layout
 from common.models.config import LanguageModelConfig
 from common.models.record import Record
 from common.parallel.gradients import gather_whole
+from common.parameters import Facts, Slice
 from common.training.optimizer import AdamWConfig
-from common.training.step import Execution, build, forward_backward, train_step
+from common.training.step import Execution, build, forward_backward, mean_loss, train_step
+from tests.distributed import ranks
 
 GPT = LanguageModelConfig(pattern="[*-]*2", hidden=64, heads=4, vocab=101, sequence=24)
 LLAMA = replace(GPT, kv_heads=2, ffn=40, norm="rmsnorm", activation="swiglu", positions="rotary", tied=False, bias=False,
@@ -37,19 +40,29 @@ class Case:
     documents: bool = False
     precision: str = "fp32"
     model: LanguageModelConfig = GPT
+    schedule: str = "1f1b"
+    chunks: int = 1
+    scatter_gather: bool = True
+    sharded: bool = False
+    batch: int = 4
+    micro: int | None = None
 
     @property
     def execution(self) -> Execution:
-        return Execution(self.kernels, self.sequence_parallel, self.recompute, self.precision)
+        return Execution(self.kernels, self.sequence_parallel, self.recompute, self.precision, schedule=self.schedule,
+                         chunks=self.chunks, scatter_gather=self.scatter_gather, sharded_optimizer=self.sharded,
+                         bucket=5000)
 
     @property
     def serial(self) -> "Case":
         """The same training on one process."""
-        return replace(self, grid=Grid(), sequence_parallel=False, recompute="none")
+        return replace(self, grid=Grid(), sequence_parallel=False, recompute="none", schedule="1f1b", chunks=1,
+                       scatter_gather=True, sharded=False, micro=None)
 
     def __str__(self) -> str:
         g = self.grid
-        return (f"tp{g.tp} dp{g.dp} sp{int(self.sequence_parallel)} {self.recompute} {self.kernels} "
+        return (f"tp{g.tp} pp{g.pp}x{self.chunks} {self.schedule} dp{g.dp} zero{int(self.sharded)} "
+                f"sp{int(self.sequence_parallel)} {self.recompute} {self.kernels} "
                 f"dropout{self.dropout} docs{int(self.documents)} {self.precision} {self.model.norm}")
 
 
@@ -71,38 +84,73 @@ def records(case: Case, step: int, dp: int = 1, index: int = 0, batch: int = 4, 
 
 
 def outcome(case: Case, rank: int = 0) -> dict[str, np.ndarray]:
-    """Loss, every whole gradient, norm and clipped gradients of the first step, and all parameters after three."""
+    """Loss, every whole gradient, norm and clipped gradients of the first step, and all parameters after three.
+
+    Of the parameters, those of this rank's stages.
+    """
     layout = Layout(case.grid, rank)
     model = replace(case.model, dropout=case.dropout, attention_dropout=case.dropout)
     adamw = ADAMW[case.precision]
     training = build(model, case.execution, adamw, layout, seed=7)
-    gradients = training.gradients
+    gradients, micro = training.gradients, case.micro or 2
 
     def batch(step):
-        return records(case, step, layout.size("dp"), layout.index("dp"))
+        return records(case, step, layout.size("dp"), layout.index("dp"), case.batch, micro)
 
-    def whole(tensor_of, what):
-        return {f"{what}.{n}": gather_whole(tensor_of(n, p), f, layout).double().numpy() for n, p, f in
-                gradients.parameters}
+    def whole(runs, what):
+        return {f"{what}.{n}": gather_whole(assembled(runs.get(n), f, layout, case.sharded), f, layout).double().numpy()
+                for n, _, f in gradients.parameters}
 
-    training.model.train()
+    def reduced():
+        return {piece.name: Slice(piece.gradient, piece.start) for piece in gradients.pieces()}
+
+    for stage in training.stages:
+        stage.train()
     loss, _ = forward_backward(training, batch(0))
     gradients.reduce()
-    found = {"loss": loss.numpy(), **whole(lambda n, p: p.main_grad, "gradient")}
+    found = {"loss": loss.numpy(), **whole(reduced(), "gradient")}
     found["norm"] = gradients.clip(adamw.clip).numpy()
-    found |= whole(lambda n, p: p.main_grad, "clipped")
+    found |= whole(reduced(), "clipped")
     training.optimizer.step(1e-2)
     for step in (1, 2):
         result = train_step(training, batch(step), 1e-2, adamw.clip)
     found["loss after"] = np.array(result.loss)
-    found |= whole(lambda n, p: training.optimizer.main[n].detach(), "parameter")
+    found |= whole(training.optimizer.state()["parameters"], "parameter")
+    found["held-out loss"] = np.array(mean_loss(training.pipeline, batch(3))[0])
     return found
 
 
-def outcomes(context, cases: list[Case]) -> list[dict[str, np.ndarray]] | None:
-    """Runs on every rank; rank 0 returns what it found."""
-    found = [outcome(case, context.rank) for case in cases]
-    return found if context.rank == 0 else None
+def assembled(run: Slice | None, facts: Facts, layout: Layout, sharded: bool) -> torch.Tensor:
+    """This rank's whole stored part, from the runs that the data ranks hold of it."""
+    shape = facts.local_shape(layout)
+    if not sharded:
+        return run.data.view(shape)
+    whole = torch.zeros(math.prod(shape), dtype=torch.float64)
+    if run is not None:
+        whole[run.start:run.start + run.data.numel()] = run.data.double()
+    return all_reduce(whole, layout.group("dp")).view(shape)
+
+
+def outcomes(context, cases: list[Case]) -> list[dict[str, np.ndarray] | None]:
+    """Runs on every rank; those with the first tensor and data index return what they found, for their stages."""
+    found = [(outcome(case, context.rank), Layout(case.grid, context.rank)) for case in cases]
+    return [x if all(layout.index(a) == 0 for a in ("tp", "dp", "cp")) else None for x, layout in found]
+
+
+def joined(parts: list[dict[str, np.ndarray] | None]) -> dict[str, np.ndarray]:
+    """What all pipeline ranks found of one case; what several of them hold must be the same."""
+    whole: dict[str, np.ndarray] = {}
+    for part in filter(None, parts):
+        for name, x in part.items():
+            if name in whole:
+                np.testing.assert_allclose(x, whole[name], rtol=1e-12, atol=0, err_msg=f"{name} on two stages")
+            whole[name] = x
+    return whole
+
+
+def run(world: int, cases: list[Case]) -> list[dict[str, np.ndarray]]:
+    """The outcome of each case on `world` ranks."""
+    return [joined(list(parts)) for parts in zip(*ranks(world, outcomes, cases), strict=True)]
 
 
 @cache

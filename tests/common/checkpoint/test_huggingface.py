@@ -166,7 +166,7 @@ def _load_and_compute(context: RankContext, folder: Path, out: Path, sequence_pa
     export_hf(model, layout, out)
     with torch.no_grad():
         logits = model.logits(record(oracle.tokens()))
-    gradients = Gradients(model, layout)
+    gradients = Gradients([model], layout)
     _, terms = model(record(oracle.tokens()), {})
     (terms["language"].sum / terms["language"].count).backward()
     gradients.reduce()

@@ -23,7 +23,7 @@ def by_autograd(config, dtype):
 def accumulated(config, dtype, main, steps=1, defer=False, recompute="none"):
     """Main gradients after `steps` steps of all micro-batches, set to zero before each."""
     model = build(config, dtype, recompute=recompute)
-    gradients = Gradients(model, SERIAL, main)
+    gradients = Gradients([model], SERIAL, main)
     for _ in range(steps):
         gradients.zero()
         calls = []

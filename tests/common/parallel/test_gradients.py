@@ -11,7 +11,7 @@ from tests.common.models.test_language_model import GPT, build, record
 @pytest.mark.parametrize("limit", [0.01, 1e3])
 def test_norm_and_clip_are_torch_s(limit):
     ours, theirs = build(GPT), build(GPT)
-    gradients = Gradients(ours, SERIAL, torch.float64)
+    gradients = Gradients([ours], SERIAL, torch.float64)
     for model in (ours, theirs):
         model(record(GPT), {})[1]["language"].sum.backward()
     expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), limit)
@@ -22,7 +22,7 @@ def test_norm_and_clip_are_torch_s(limit):
 
 def test_zero_lets_the_next_step_start_from_nothing():
     model = build(GPT)
-    gradients = Gradients(model, SERIAL, torch.float64)
+    gradients = Gradients([model], SERIAL, torch.float64)
     found = []
     for _ in range(2):
         gradients.zero()
@@ -33,8 +33,9 @@ def test_zero_lets_the_next_step_start_from_nothing():
 
 def test_every_gradient_lies_in_one_buffer():
     model = build(GPT)
-    gradients = Gradients(model, SERIAL, torch.float64)
-    (flat,) = gradients.buffers.values()
+    gradients = Gradients([model], SERIAL, torch.float64)
+    (bucket,) = gradients.buckets
+    flat = bucket.flat
     assert flat.numel() == sum(p.numel() for p in model.parameters())
     flat.fill_(3.0)
     assert all((p.main_grad == 3).all() and (p.grad == 3).all() for p in model.parameters())

@@ -75,7 +75,7 @@ def real_step(context, config, tp, sequence_parallel, kernels, recompute, dtype,
     layout = Layout(Grid(tp=tp), context.rank if context else 0)
     model = LanguageModel(config, Context(layout, kernels, sequence_parallel, dtype), recompute)
     initialise(model, layout, 0)
-    gradients = Gradients(model, layout, torch.promote_types(dtype, torch.float32))
+    gradients = Gradients([model], layout, torch.promote_types(dtype, torch.float32))
     numbers = torch.arange(BATCH * config.sequence).view(BATCH, -1)
     found = {"flops": {}, "messages": {}, "peaks": {}}
 

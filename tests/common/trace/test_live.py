@@ -31,7 +31,7 @@ def run(recompute: str) -> tuple[int, int, int]:
     """
     model = LanguageModel(CONFIG, Context(kernels="paper"), recompute, 1, LAYERS + 1)
     initialise(model, SERIAL, 0)
-    Gradients(model, SERIAL)
+    Gradients([model], SERIAL)
     zeros = torch.zeros(B, S, dtype=torch.int64)
     record = Record(zeros, zeros, zeros == 0, zeros, samples=(0, 1))
     x = torch.randn(S, B, H, requires_grad=True)
