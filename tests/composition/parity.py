@@ -173,3 +173,13 @@ def assert_parity(case: Case, found: dict[str, np.ndarray], tolerance: float) ->
     worst = deviation(found, serial_outcome(case.serial))
     name = max(worst, key=worst.get)
     assert worst[name] <= tolerance, f"{case}: {name} deviates by {worst[name]:.2e}, more than {tolerance:.0e}"
+
+
+def assert_half_precision(case: Case, found: dict[str, np.ndarray]) -> None:
+    """As close to one process in fp32 as one process in the half type is: rounding is random, so the distance is compared
+    as a whole, with room for a quarter more."""
+    exact = serial_outcome(replace(case.serial, precision="fp32"))
+    own, other = deviation(serial_outcome(case.serial), exact), deviation(found, exact)
+    for kind in ("loss", "gradient", "norm", "clipped", "parameter"):
+        one, many = (np.sqrt(np.mean([v**2 for n, v in d.items() if n.startswith(kind)])) for d in (own, other))
+        assert many <= 1.25 * one + 1e-3, f"{case}: {kind} {many:.2e} against {one:.2e}"

@@ -37,7 +37,7 @@ def no_rank_starts(monkeypatch):
     (["laptop", "--launch", "local:x"], "has no number of ranks"),
     (["laptop", "--grid.dp", "64", "--training.batch", "64", "--training.micro-batch", "1"], "64"),
     (["laptop", "--id", "../escape"], "is not a plain name"),
-    (["gpt_1t"], "pp=64"),
+    (["gpt_1t"], "512 ranks"),
     (["--resume"], "--resume needs the run's directory"),
     (["--resume", "nowhere"], "'nowhere' is not a run's directory"),
     (["--config", "nowhere.json"], "No such file"),
