@@ -38,7 +38,7 @@ class Cut:
 
     def take(self, x: Tensor, shape: CarryShape) -> Tensor:
         """What this rank sends of x, 1-D."""
-        flat = x.detach().reshape(-1)
+        flat = x.detach().contiguous().view(-1)
         return flat.chunk(self.tp.size)[self.tp.index] if self.sliced(shape) else flat
 
     def join(self, part: Tensor, shape: CarryShape) -> Tensor:

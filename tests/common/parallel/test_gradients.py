@@ -3,9 +3,12 @@
 import pytest
 import torch
 
-from common.layout import SERIAL
+from common.grid import Grid
+from common.layout import SERIAL, Layout
 from common.parallel.gradients import Gradients
+from common.training.optimizer import AdamWConfig, Optimizer
 from tests.common.models.test_language_model import GPT, build, record
+from tests.distributed import ranks
 
 
 @pytest.mark.parametrize("limit", [0.01, 1e3])
@@ -39,3 +42,42 @@ def test_every_gradient_lies_in_one_buffer():
     assert flat.numel() == sum(p.numel() for p in model.parameters())
     flat.fill_(3.0)
     assert all((p.main_grad == 3).all() and (p.grad == 3).all() for p in model.parameters())
+
+
+def overlapped(context, chunks_of: int) -> tuple[list[bool], bool]:
+    """Which buckets had started their reduction when the backward pass ended, and whether the sums are right."""
+    model = build(GPT)
+    layout = Layout(Grid(dp=2), context.rank)
+    gradients = Gradients([model], layout, torch.float64, bucket=chunks_of)
+    plain = build(GPT)
+    for m in (model, plain):
+        if m is model:
+            gradients.expect(0)
+        m(record(GPT), {})[1]["language"].sum.backward()
+    started = [b.started for b in gradients.buckets]
+    gradients.complete(0)
+    gradients.reduce()
+    right = all(torch.allclose(a.main_grad, 2 * b.grad) for a, b in
+                zip(model.parameters(), plain.parameters(), strict=True))
+    return started, right
+
+
+def test_buckets_are_reduced_while_backward_runs():
+    for started, right in ranks(2, overlapped, 2000):
+        assert len(started) > 3 and all(started) and right
+
+
+def bytes_held(context, sharded: bool) -> tuple[int, int]:
+    """Bytes of moments, and of the largest bucket's moments."""
+    model = build(GPT)
+    gradients = Gradients([model], Layout(Grid(dp=4), context.rank), torch.float64, sharded, bucket=2000)
+    state = Optimizer(gradients, AdamWConfig()).state()
+    held = sum(run.data.nbytes for kind in ("exp_avg", "exp_avg_sq") for run in state[kind].values())
+    return held, max(2 * b.flat.nbytes for b in gradients.buckets)
+
+
+def test_a_sharded_optimizer_holds_its_share_within_one_bucket():
+    whole, _ = ranks(4, bytes_held, False)[0]
+    shares = ranks(4, bytes_held, True)
+    assert sum(held for held, _ in shares) == whole
+    assert all(abs(held - whole / 4) <= bucket for held, bucket in shares)
