@@ -48,8 +48,10 @@ class Action(NamedTuple):
 class Schedule:
     """actions: for each rank an int32 array (n, 4) with columns kind code, chunk, micro-batch, flags.
 
-    buffers: how many messages a sender may have under way to one neighbour before it waits; 1 is enough where every
-    rank consumes each message before its sender has another one ready.
+    buffers: how many messages of one channel may be under way, sent and not consumed, before its sender waits. 1 is
+    enough for each of common/pipeline/schedules.py: none locks, since what a rank does before it consumes a message
+    never needs what the sender does after its next one; and none loses time while a message takes no longer than the
+    shortest action. Slower messages want more.
     """
 
     name: str

@@ -1,11 +1,12 @@
-"""The schedules by name: GPipe, 1F1B, interleaved 1F1B and forward-only (arXiv:2104.04473, section 2.2).
+"""The schedules by name: GPipe, 1F1B, interleaved 1F1B and forward-only (arXiv:2104.04473, section 2.2), and ZB-H1.
 
-Each is a pure function of pipeline size p, chunks per rank v and micro-batches m.
+Each is a pure function of pipeline size p, chunks per rank v and micro-batches m. All run with one message under way
+on each channel (Schedule.buffers).
 """
 
 import numpy as np
 
-from common.pipeline.schedule import Schedule, alternate, pack
+from common.pipeline.schedule import CODE, Schedule, alternate, pack
 
 
 def _need(name: str, **sizes: int) -> None:
@@ -47,6 +48,29 @@ def interleaved(p: int, v: int, m: int) -> Schedule:
     return Schedule("interleaved", p, v, m, tuple(alternate(forwards, backwards, w) for w in warmup))
 
 
+def zb_h1(p: int, m: int) -> Schedule:
+    """The zero-bubble schedule H1 (arXiv:2401.10241, section 2.1): 1F1B with the weight gradient as its own action.
+
+    Rank r puts its weight gradients off by r micro-batches, so that each rank has at most p in flight, as the first
+    one has under 1F1B. With m >= p the bubble is (p - 1)(tF + tB - tW), where tW, the weight gradient's time, is at most
+    tF, the forward's, and tB, the input gradient's; (p - 1) times the longer of these two where it is above either.
+    It is never more than 1F1B's, (p - 1)(tF + tB + tW).
+    """
+    _need("zb-h1", p=p, m=m)
+    order = np.arange(m)
+    forwards, weights = pack("forward", 0, order), pack("weight_gradient", 0, order)
+    inputs = pack("input_gradient", 0, order)
+    return Schedule("zb-h1", p, 1, m, tuple(
+        _put_off(weights, alternate(forwards, inputs, min(p - r - 1, m)), min(r, m)) for r in range(p)))
+
+
+def _put_off(weights: np.ndarray, others: np.ndarray, late: int) -> np.ndarray:
+    """Each weight gradient right after the `late`-th next input gradient; those that are left at the end."""
+    inputs = np.flatnonzero(others[:, 0] == CODE["input_gradient"])
+    early = len(weights) - late
+    return np.concatenate([np.insert(others, inputs[late:] + 1, weights[:early], axis=0), weights[early:]])
+
+
 def forward_only(p: int, m: int, v: int = 1) -> Schedule:
     """For evaluation and generation: forwards alone, p micro-batches at a time through each chunk; any m."""
     _need("forward_only", p=p, v=v, m=m)
@@ -55,7 +79,7 @@ def forward_only(p: int, m: int, v: int = 1) -> Schedule:
     return Schedule("forward_only", p, v, m, (pack("forward", chunk, micro_batch),) * p)
 
 
-TRAINING = ("gpipe", "1f1b", "interleaved")
+TRAINING = ("gpipe", "1f1b", "interleaved", "zb-h1")
 
 
 def make(name: str, p: int, v: int, m: int) -> Schedule:
@@ -66,4 +90,4 @@ def make(name: str, p: int, v: int, m: int) -> Schedule:
         return interleaved(p, v, m)
     if v > 1:
         raise ValueError(f"chunks={v} with schedule={name!r}: only the interleaved schedule has several chunks per rank")
-    return {"gpipe": gpipe, "1f1b": one_f_one_b}[name](p, m)
+    return {"gpipe": gpipe, "1f1b": one_f_one_b, "zb-h1": zb_h1}[name](p, m)
