@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from common.checkpoint.files import write_text
 from data import corpus, tokenizer
 from data.config import DataConfig
 from data.packages import package_versions
@@ -145,7 +146,7 @@ def build(config: DataConfig, directory: Path, progress: Callable[[str], None]) 
         facts["bytes_per_token"] = facts["bytes"] / (facts["tokens"] - facts["documents"])
     report["seconds"] = round(time.monotonic() - started, 1)
     content = json.dumps(report, indent=1, sort_keys=True) + "\n"
-    (directory / "report.json").write_text(content, encoding="utf-8")
+    write_text(directory / "report.json", content)
 
 
 @contextmanager

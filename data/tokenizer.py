@@ -11,7 +11,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from data.files import replaced
+from common.checkpoint.files import replaced
 
 END_OF_DOCUMENT = "<|endoftext|>"
 BATCH = 1024

@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from data.files import replaced
+from common.checkpoint.files import replaced
 
 MAGIC = b"MRPTOKS\0"
 VERSION = 1

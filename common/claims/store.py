@@ -1,13 +1,12 @@
 """Results on disk: `papers/<name>/results/<function>.json`, each row with its origin."""
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from common.checkpoint.files import write_text
 from common.claims.schema import Contradiction, Origin, Paper, Producer, Result
 
 
@@ -65,20 +64,6 @@ def write(path: Path, results: Iterable[Result]) -> None:
         rows.append({**asdict(result), "origin": origins.index(stored)})
     listed = [{key: value for key, value in asdict(item).items() if key != "run"} for item in origins]
     write_text(path, json.dumps({"origins": listed, "results": rows}, indent=1, allow_nan=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace the file by `text`; a reader sees the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def _result(row: Mapping[str, Any], origins: list[Origin]) -> Result:

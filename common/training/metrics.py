@@ -4,11 +4,11 @@ import errno
 import json
 import math
 import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from common.checkpoint.files import replaced
 from common.training.progress import Progress
 
 # Strict JSON has no word for these; they stand as strings.
@@ -130,17 +130,8 @@ def drop_after(path: Path, step: int) -> None:
     kept = b"".join(line for line, row in _rows(path) if row["step"] <= step)
     if kept == path.read_bytes():
         return
-    descriptor, partial = tempfile.mkstemp(prefix=".metrics.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(kept)
-            file.flush()
-            os.fchmod(descriptor, path.stat().st_mode & 0o777)
-            os.fsync(descriptor)
-        os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise
+    with replaced(path) as partial:
+        partial.write_bytes(kept)
 
 
 def _rows(path: Path) -> list[tuple[bytes, dict[str, Any]]]:

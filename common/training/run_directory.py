@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from common.checkpoint.files import flush, write_text
 from common.claims.origin import ROOT, commit, machine, versions
 from common.device import physical_cores, total_memory
 from common.training.config_json import from_json, to_json
@@ -86,11 +87,12 @@ class RunDirectory:
         try:
             partial.chmod(0o755)
             for file, content in files.items():
-                (partial / file.name).write_text(_dump(content))
+                write_text(partial / file.name, _dump(content))
             (partial / run.metrics.name).touch()
             for folder in FOLDERS:
                 (partial / folder).mkdir()
             _rename_to_new(partial, run.path)
+            flush(run.path.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         return run
@@ -111,9 +113,7 @@ class RunDirectory:
         """Note in env.json that the run goes on from `step` in this process."""
         content = json.loads(self.environment.read_text())
         content["resumes"].append({"step": step} | environment(seed, command))
-        partial = self.environment.with_name(".env.json.partial")
-        partial.write_text(_dump(content))
-        os.replace(partial, self.environment)
+        write_text(self.environment, _dump(content))
 
 
 def load_config(path: Path, kind: type[T]) -> T:
