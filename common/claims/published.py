@@ -53,8 +53,11 @@ def unit_of(key: str) -> str:
 
 
 def words_of(key: str) -> str:
-    """The name of a value without its unit, in words: `iteration_s_dp8` is "iteration dp8"."""
-    token = next((token for token, _ in UNITS if re.search(rf"_{token}(_|$)", key)), "")
+    """The name of a value without its unit, in words: `iteration_s_dp8` is "iteration dp8".
+
+    A name that begins with its unit keeps it: `tflops_per_gpu` is "tflops per gpu".
+    """
+    token = next((token for token, _ in UNITS if re.search(rf"(^|_){token}(_|$)", key)), "")
     words = re.sub(rf"_{token}(_|$)", "_", key, count=1) if token else key
     return words.strip("_").replace("_", " ")
 

@@ -103,6 +103,7 @@ def test_a_missing_file_and_a_missing_value(tmp_path: Path) -> None:
         ("peak_tflops_per_gpu", "TFLOP/s per GPU", "peak"),
         ("ib_hca_gbit_per_s", "Gbit/s", "ib hca"),
         ("percent_of_baseline", "%", "percent of baseline"),
+        ("sequences_per_s", "sequences/s", "sequences per s"),
         ("layers_per_device", "", "layers per device"),
         ("seq", "", "seq"),
     ],

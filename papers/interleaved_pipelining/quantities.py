@@ -1,0 +1,13 @@
+"""Quantities of this paper in one line each, by kind; arguments as those of common.claims.Quantity."""
+
+from common.claims import Quantity
+
+
+def exact(source: str, key: str, tolerance, published=None, **rest) -> Quantity:
+    """From a trace at the published size, or from a schedule played at it."""
+    return Quantity(source, key, "exact", tolerance, published, **rest)
+
+
+def derived(source: str, key: str, tolerance, published=None, **rest) -> Quantity:
+    """From the paper's own numbers."""
+    return Quantity(source, key, "derived", tolerance, published, **rest)
