@@ -48,8 +48,9 @@ class HeldOut:
 
 
 def checkpoint_folder(path: Path) -> Path:
-    """The checkpoint that `path` names."""
+    """The verified checkpoint that `path` names, itself or as a run's newest."""
     if (path / store.MANIFEST).is_file():
+        store.verify(path)
         return path
     found = store.last_good(path / "checkpoints")
     if found is None:
@@ -72,7 +73,7 @@ def model_score(context: RankContext, recipe: Recipe, folder: str, split: str) -
     layout = Layout(recipe.grid, context.rank)
     device = context.device.torch_device
     stages = model_stages(recipe.model, recipe.execution, layout, device)
-    load_model(stages, Path(folder), layout)
+    load_model(stages, Path(folder), layout, verify=False)
     pipeline = Pipeline(stages, layout, device, recipe.execution.scatter_gather)
     data = prepare(recipe.data)
     samples = Samples(data.tokens(split), recipe.model.sequence, recipe.model.vocab)

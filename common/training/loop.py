@@ -103,8 +103,11 @@ class Loop:
                     log.evaluation(step, "valid", {"loss": valid, "perplexity": math.exp(valid), "tokens": counted})
                 if last or _due(step, config.save_every):
                     saved = self.save(step)
+            if saved is not None:
+                saved.wait()
         tokens = (step - first) * config.batch * recipe.model.sequence
-        return Summary(step, losses[-1], valid, tokens / (time.perf_counter() - began), stopping, str(saved or ""))
+        return Summary(step, losses[-1], valid, tokens / (time.perf_counter() - began), stopping,
+                       str(saved.folder if saved else ""))
 
     def _peak(self) -> float:
         """FLOP/s of all the devices that this run uses, measured by rank 0 while the others wait; they get NaN."""
@@ -121,20 +124,18 @@ class Loop:
         return StepMetrics(step, result.loss, rate, result.grad_norm, result.tokens, result.tokens / seconds, mfu,
                            scale.scale if scale else None, result.skipped, {"step": seconds})
 
-    def save(self, step: int) -> Path:
-        """Writes a checkpoint of everything that step `step` needs, and drops old ones."""
+    def save(self, step: int) -> store.Saving:
+        """Begins a checkpoint of everything that step `step` needs; it is written beside the steps that follow."""
         training = self.training
         about = {"step": step, "consumed": step * self.recipe.training.batch, "recipe": to_json(self.recipe),
                  "updates": training.optimizer.steps, "tokenizer": self.prepared.report["tokenizer"]["sha256"],
                  "loss_scale": training.loss_scale.state_dict() if training.loss_scale else None}
-        saved = store.save(self.directory.checkpoints, training.optimizer.state(), self.facts, self.layout, about)
-        if self.layout.rank == 0:
-            store.keep_last(self.directory.checkpoints, self.recipe.training.keep)
-        return saved
+        return store.start_save(self.directory.checkpoints, training.optimizer.state(), self.facts, self.layout, about,
+                                keep=self.recipe.training.keep)
 
     def load(self) -> int:
         """Restores the run's last good checkpoint; returns the step to go on from."""
-        folder = store.last_good(self.directory.checkpoints)
+        folder = store.last_good(self.directory.checkpoints, self.layout)
         if folder is None:
             raise ValueError(f"{self.directory.checkpoints} has no checkpoint to resume from: start the run anew")
         step = restore(self.training, folder, self.facts, self.prepared.report["tokenizer"]["sha256"])
@@ -163,9 +164,12 @@ def restore(training: Training, folder: Path, facts: dict, tokenizer: str | None
     return manifest["step"]
 
 
-def load_model(stages: Sequence[torch.nn.Module], folder: Path, layout: Layout) -> dict:
-    """Fills the parameters alone of this rank's stages, for evaluation; returns the manifest of the verified folder."""
-    manifest = store.verify(folder)
+def load_model(stages: Sequence[torch.nn.Module], folder: Path, layout: Layout, verify: bool = True) -> dict:
+    """Fills the parameters alone of this rank's stages, for evaluation; returns the manifest.
+
+    The folder is verified first, unless that has been done.
+    """
+    manifest = store.verify(folder, layout) if verify else store.read_manifest(folder)
     held = [x for stage in stages for x in named(stage)]
     main = {name: torch.empty_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for name, p, _ in held}
     store.load(folder, {"parameters": {name: Slice(x.view(-1)) for name, x in main.items()}},

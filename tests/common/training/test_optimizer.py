@@ -58,7 +58,7 @@ def test_state_made_before_the_first_step_takes_a_checkpoint():
     optimizer = Optimizer(Gradients([model(torch.float32)], SERIAL), AdamWConfig())
     state = optimizer.state()
     assert set(state) == {"parameters", "exp_avg", "exp_avg_sq"}
-    assert all(not x.any() for x in state["exp_avg"].values()) and optimizer.steps == 0
+    assert all(not run.data.any() for run in state["exp_avg"].values()) and optimizer.steps == 0
     optimizer.steps = 7
     assert optimizer.steps == 7
 
