@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutations import MUTATIONS
 from tests.mutations.__main__ import COPIED, ROOT, apply
-from tests.mutations.core import MUTATIONS
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)

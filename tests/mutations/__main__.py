@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.mutations.core import MUTATIONS, Mutation
+from tests.mutations import MUTATIONS, Mutation
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("common", "data", "evals", "infra", "papers", "tests", "pyproject.toml")

@@ -1,31 +1,17 @@
 """One-line breaks of the core, each a trouble that people have had, and the tests that should notice."""
 
-from dataclasses import dataclass
+from tests.mutations.mutation import PARITY, Mutation
 
-REGRESSIONS = "tests/regressions"
-PARITY = "tests/composition"
 KERNELS = "tests/common/kernels"
 TRAINING = "tests/common/training"
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """`old` stands once in `file` and becomes `new`; `tests` are run in this order until one fails."""
-
-    name: str
-    what: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...] = (REGRESSIONS, PARITY)
 
 
 MUTATIONS = (
     Mutation("norm-gradients-not-summed", "under sequence parallelism each tensor rank keeps its own norm gradient",
              "common/layers/context.py", 'return ("tp",) if self.scattered else ()', "return ()"),
     Mutation("copied-groups-not-summed", "ranks that hold copies of a key-value group keep their own gradient",
-             "common/parallel/gradients.py", "elif facts.copies(self.layout) > 1:",
-             "elif facts.copies(self.layout) > 1 and facts.partial:"),
+             "common/parallel/gradients.py", "if facts.copies(self.layout) > 1:",
+             "if facts.copies(self.layout) > 1 and facts.partial:"),
     Mutation("replicated-counted-per-rank", "norms and biases count once per tensor rank in the global norm",
              "common/parameters.py", "return layout.index(axis) % copies == 0", "return True"),
     Mutation("sharded-counted-on-one-rank", "sharded parameters count on tensor rank 0 alone in the global norm",
@@ -42,8 +28,8 @@ MUTATIONS = (
              "common/training/step.py", 'return all_reduce(mine, layout.group("dp", "cp"))',
              'return mine * layout.size("dp", "cp")'),
     Mutation("micro-batch-means", "each micro-batch divides by its own tokens",
-             "common/training/step.py", "(language.sum * factor.to(language.sum.dtype)).backward()",
-             "(language.sum / language.count.clamp(min=1) / len(records)).backward()"),
+             "common/training/step.py", 'return terms["language"].sum * factor.to(terms["language"].sum.dtype)',
+             'return terms["language"].sum / terms["language"].count.clamp(min=1) / len(records)'),
     Mutation("shard-masks-alike", "the dropout mask of every sequence shard is that of the first",
              "common/models/language_model.py",
              "first = self.context.tp.index * y.shape[0] if self.context.scattered else 0", "first = 0"),
@@ -66,13 +52,13 @@ MUTATIONS = (
              "common/kernels/rotary.py", "_turn(grad, cos, -sin)", "_turn(grad, cos, sin)",
              (f"{KERNELS}/test_rotary.py",)),
     Mutation("clip-without-norm-of-all", "the global norm leaves the other tensor ranks out",
-             "common/parallel/gradients.py", 'return all_reduce(squares, self.layout.group("tp", "pp")).sqrt()',
+             "common/parallel/gradients.py", 'return all_reduce(squares, self.layout.group("tp", "cp", "dp", "pp")).sqrt()',
              "return squares.sqrt()"),
     Mutation("main-weights-not-published", "bf16 parameters keep their first values",
-             "common/training/optimizer.py", "            if (main := self.main[name]) is not p:\n                p.copy_(main)",
-             "            pass", (TRAINING,)),
+             "common/training/optimizer.py", "if (main := self.main[name]) is not piece.value:\n                piece.value.copy_(main)",
+             "pass", (TRAINING,)),
     Mutation("decay-on-everything", "weight decay acts on norms and biases",
-             "common/training/optimizer.py", "if f.decay}", "}", (TRAINING,)),
+             "common/training/optimizer.py", "if self.pieces[n].facts.decay == on]", "if on]", (TRAINING,)),
     Mutation("moments-not-restored", "a resumed run starts Adam's moments anew",
              "common/training/loop.py", "store.load(folder, training.optimizer.state(), facts, training.layout)",
              'store.load(folder, {"parameters": training.optimizer.state()["parameters"]}, facts, training.layout)',
@@ -81,7 +67,7 @@ MUTATIONS = (
              "common/training/loop.py", 'training.optimizer.steps = manifest["updates"]', "pass", (TRAINING,)),
     Mutation("checksum-not-read", "a damaged checkpoint is loaded",
              "common/checkpoint/store.py",
-             'if path.stat().st_size != expected["bytes"] or _sha256(path) != expected["sha256"]:',
+             'if path.stat().st_size != expected["bytes"] or sha256(path) != expected["sha256"]:',
              'if path.stat().st_size != expected["bytes"]:', (TRAINING,)),
     Mutation("dropped-output-kept", "recomputing norms and activations frees nothing",
              "common/recompute/policy.py", "        if found is None:\n", "        if True:\n", ("tests/common/trace",)),
