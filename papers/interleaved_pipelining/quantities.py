@@ -11,3 +11,8 @@ def exact(source: str, key: str, tolerance, published=None, **rest) -> Quantity:
 def derived(source: str, key: str, tolerance, published=None, **rest) -> Quantity:
     """From the paper's own numbers."""
     return Quantity(source, key, "derived", tolerance, published, **rest)
+
+
+def measured(source: str, key: str, tolerance, published=None, **rest) -> Quantity:
+    """From a run on this machine."""
+    return Quantity(source, key, "measured", tolerance, published, **rest)
