@@ -76,14 +76,14 @@ class Writer(StorageWriter):
         return plans
 
     def write_data(self, plan: SavePlan, planner: EachElementOnce) -> Future[list[File]]:
-        tensors, pieces = {}, []
+        tensors, pieces = {}, {}
         for item in plan.items:
-            name, chunk, shape = item.index.fqn, item.tensor_data.chunk, item.tensor_data.size
-            data = planner.resolve_data(item).cpu().contiguous()
-            tensors[key(name, chunk.offsets, chunk.sizes, shape)] = data
-            pieces.append((name, (tuple(chunk.offsets), tuple(chunk.sizes))))
+            chunk = item.tensor_data.chunk
+            name = key(item.index.fqn, chunk.offsets, chunk.sizes, item.tensor_data.size)
+            tensors[name] = planner.resolve_data(item).cpu().contiguous()
+            pieces[name] = item.index.fqn, (tuple(chunk.offsets), tuple(chunk.sizes))
         written: Future[list[File]] = Future()
-        written.set_result([self._write(tensors, tuple(pieces))] if tensors else [])
+        written.set_result([self._write(tensors, tuple(pieces.values()))] if tensors else [])
         return written
 
     def _write(self, tensors: dict[str, torch.Tensor], pieces: tuple[tuple[str, Box], ...]) -> File:

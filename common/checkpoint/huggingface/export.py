@@ -92,8 +92,7 @@ def _write_stage(
     shard_bytes: int,
 ) -> None:
     """Writes the files of this stage; its first tensor rank does, the others give their parts."""
-    tied_copy = model.config.tied and model.embedding is None  # the first stage writes the matrix
-    parameters = {n: (p, f) for n, p, f in named(model) if not (tied_copy and n == "output.weight")}
+    parameters = {n: (p, f) for n, p, f in named(model) if f.copy_of is None}
     shapes = expected_shapes({n: f for n, (_, f) in parameters.items()}, architecture)
     writer = layout.index("tp") == 0
     shards = _plan(shapes, dtype.itemsize, shard_bytes)

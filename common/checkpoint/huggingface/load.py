@@ -43,7 +43,7 @@ def load_hf(folder: Path | str, model: LanguageModel, layout: Layout) -> None:
     _same_model(folder, config, model.config)
     with _checked(folder, config, architecture) as tensors, torch.no_grad():
         for name, p, facts in named(model):
-            _fill(p, facts, _tied_name(name, config), tensors, layout, architecture)
+            _fill(p, facts, name, tensors, layout, architecture)
 
 
 def _checked(folder: Path, config: LanguageModelConfig, architecture: Architecture) -> Tensors:
@@ -69,11 +69,6 @@ def _fill(
         return
     for piece in architecture.pieces(name):
         piece.fill(p, tensors.read(piece.name, piece.stored_part(facts, first, last)), facts, last - first)
-
-
-def _tied_name(name: str, config: LanguageModelConfig) -> str:
-    """A last stage without the embedding holds its own copy of a tied matrix."""
-    return "embedding.tokens" if config.tied and name == "output.weight" else name
 
 
 def _spare(config: LanguageModelConfig, architecture: Architecture) -> set[str]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from common.checkpoint import storage, store
+from common.checkpoint import background, storage, store
 from common.checkpoint.store import CheckpointError
 from common.grid import Grid
 from common.layout import Layout
@@ -139,6 +139,24 @@ def test_a_writer_without_space_fails_the_save_on_every_rank_and_keeps_the_one_b
     ranks(2, synthetic.load, PAIR, str(tmp_path / "step-00000004"))
 
 
+def lose_rank_1(context, folder: str) -> str:
+    """Rank 1 closes its connections of checkpoints, as its end would."""
+    layout = Layout(PAIR.grid, context.rank)
+    dist.barrier(background.group(layout))
+    if context.rank == 1:
+        dist.destroy_process_group(background._groups.pop(layout))
+        return ""
+    with pytest.raises(CheckpointError) as error:
+        store.save(Path(folder), synthetic.state(PAIR, layout), synthetic.names(layout), layout, {"step": 1})
+    return str(error.value)
+
+
+def test_a_rank_that_goes_ends_the_save_of_the_others(tmp_path):
+    said = ranks(2, lose_rank_1, str(tmp_path))[0]
+    assert "step-00000001 was not written: another rank has gone" in said
+    assert not list(tmp_path.iterdir())
+
+
 def fail_on_rank_0(context, folder: str) -> str:
     layout = Layout(PAIR.grid, context.rank)
     state, facts = synthetic.state(PAIR, layout), synthetic.names(layout)
@@ -170,7 +188,7 @@ def test_one_process_saves_beside_training_too(tmp_path):
 ENDS = """
 import sys, time, torch
 from pathlib import Path
-from common.checkpoint import storage, store
+from common.checkpoint import background, storage, store
 from common.layout import SERIAL
 from common.parameters import Facts, Slice
 real = storage.save_file

@@ -50,7 +50,7 @@ def test_boxes_tile_a_run_and_share_its_memory(made, data):
     buffer[2:2 + run.size] = torch.from_numpy(run.copy())
     piece = Piece(Part.of(facts, layout), Slice(buffer[2:2 + run.size], ends[0]))
     boxes = list(piece.boxes())
-    assert len(boxes) <= 2 * len(facts.shape) - 1
+    assert len(boxes) <= 2 * len(facts.shape) - 1 and all(min(size) > 0 for _, size in boxes)
     covered = [whole[tuple(slice(o, o + n) for o, n in zip(*box, strict=True))] for box in boxes]
     found = np.concatenate([x.reshape(-1) for x in covered]) if boxes else []
     assert np.array_equal(found, run[run != PADDING])
@@ -66,6 +66,15 @@ def test_a_whole_part_is_one_box_and_a_middle_run_five():
     assert list(part.boxes(0, 40)) == [((2, 0, 0), (2, 4, 5))]
     assert list(part.boxes(3, 37)) == [((2, 0, 3), (1, 1, 2)), ((2, 1, 0), (1, 3, 5)),
                                        ((3, 0, 0), (1, 3, 5)), ((3, 3, 0), (1, 1, 2))]
+
+
+@pytest.mark.parametrize("part, run", [
+    (Part((5,), 0, 5, 5, 2), (0, 2)), (Part((5,), 0, 5, 5, 2), (1, 2)),  # the last of 2, 2, 1, 0 rows
+    (Part((3, 2), 0, 2, 3, 2), (2, 4)), (Part((2, 3), 1, 2, 3, 2), (3, 4)),
+    (Part((3, 2), 0, 0, 2, 2), (1, 1)),
+])
+def test_padding_alone_is_no_box(part, run):
+    assert list(part.boxes(*run)) == []
 
 
 @pytest.mark.parametrize("data, start", [(torch.zeros(3), 4), (torch.zeros(3), -1), (torch.zeros(2, 2), 0),

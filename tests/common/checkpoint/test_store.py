@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from common.checkpoint import store
+from common.checkpoint import manifest, storage, store
 from common.checkpoint.store import CheckpointError
 from common.grid import Grid
 from common.layout import Layout
@@ -78,9 +78,9 @@ def test_one_process_to_others_and_back(tmp_path, spec):
 
 def test_manifest_names_the_parameters_of_all_stages_and_the_kinds_held(tmp_path):
     folder = Path(ranks(4, synthetic.save, Spec(Grid(pp=4)), str(tmp_path))[3])
-    manifest = store.read_manifest(folder)
-    assert manifest["shapes"] == {name: list(f.shape) for name, f in synthetic.facts(1).items()}
-    assert manifest["kinds"] == sorted(KINDS)
+    content = store.read_manifest(folder)
+    assert content["shapes"] == {name: list(f.shape) for name, f in synthetic.facts(1).items()}
+    assert content["kinds"] == sorted(KINDS)
     bare = {"parameters": {"x": Slice(torch.zeros(6))}, "exp_avg": {}}
     folder = store.save(tmp_path, bare, {"x": Facts((6,))}, Layout(), {"step": 2})
     assert store.read_manifest(folder)["kinds"] == ["parameters"]
@@ -110,7 +110,8 @@ def faulty(context, folder: str, fault: str) -> str:
         state["exp_avg"]["layers.1.out"] = Slice(out.data[:-1])
     if out and fault == "overlap" and layout.index("tp") == 1:
         facts["layers.1.out"] = Facts((6, 8), dim=1)  # all of it, where the other rank holds a half
-    with pytest.raises(CheckpointError) as error:
+    with pytest.raises(CheckpointError) as error, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "save_file", None)  # it is found out before anything is written
         store.save(Path(folder), state, facts, layout, {"step": 2})
     return str(error.value)
 
@@ -125,6 +126,30 @@ def test_a_gap_or_an_overlap_is_refused_by_name_on_every_rank(tmp_path, fault, r
     assert len(set(said)) == 1 and reason in said[0] and "step-00000002 was not written" in said[0]
     assert [str(p) for p in tmp_path.iterdir()] == [before]
     store.verify(Path(before))
+
+
+def one_key(context, folder: str) -> str:
+    """Two boxes of a tensor in one file under one name, of which one would be lost."""
+    with pytest.raises(CheckpointError) as error, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "key", lambda tensor, *box: tensor)
+        synthetic.save(context, Spec(Grid(dp=2), sharded=True), folder)
+    return str(error.value)
+
+
+def test_elements_that_were_not_written_fail_the_save(tmp_path):
+    said = ranks(2, one_key, str(tmp_path))
+    assert re.search(r"the ranks hold \d+ of the \d+ elements of .* \(rank 0\)", said[0])
+    assert said[0] == said[1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_manifest_without_a_piece_of_a_tensor_is_refused(tmp_path):
+    folder = Path(ranks(2, synthetic.save, Spec(Grid(tp=2)), str(tmp_path))[0])
+    content = store.read_manifest(folder)
+    del content["format"], content["sha256"], content["tensors"]["exp_avg.layers.2.out"]["pieces"][1]
+    (folder / store.MANIFEST).write_text(manifest.text(content))
+    with pytest.raises(CheckpointError, match="it does not hold all of exp_avg.layers.2.out"):
+        synthetic.load(None, ONE, str(folder))
 
 
 def refuse(context, folder: str, spec: Spec) -> str:
@@ -216,8 +241,8 @@ def test_a_file_that_went_after_the_check_is_named(tmp_path):
 
 def test_an_older_format_is_named(tmp_path):
     folder = Path(synthetic.save(None, ONE, str(tmp_path)))
-    manifest = folder / store.MANIFEST
-    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 1'))
+    path = folder / store.MANIFEST
+    path.write_text(path.read_text().replace('"format": 2', '"format": 1'))
     with pytest.raises(CheckpointError, match="format 1, this version reads 2"):
         store.verify(folder)
 
