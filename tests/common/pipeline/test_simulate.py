@@ -89,7 +89,9 @@ def test_costs_messages_and_overhead():
     assert by_kind.busy == (4, 6)
     by_action = simulate(schedule, [[1, 3], np.array([2, 4])], messages=lambda a, b: 10 if a < b else 100)
     assert by_action.makespan == 1 + 10 + 2 + 4 + 100 + 3
-    assert simulate(schedule, {"forward": 1, "backward": 1}, overhead=[1, 0.5]).makespan == 2 + 1.5 + 1.5 + 2
+    equal = {"forward": 1, "backward": 1}
+    assert simulate(schedule, equal, overhead=1).makespan == 8 and simulate(schedule, equal, overhead=1).busy == (2, 2)
+    assert simulate(schedule, equal, overhead=[1, 0.5]).makespan == 2 + 1.5 + 1.5 + 2
     alone = interleaved(1, 2, 2)
     assert simulate(alone, {"forward": 1, "backward": 1}, messages=10).makespan == 8
 

@@ -91,8 +91,8 @@ def test_a_missing_and_a_doubled_action_are_caught(schedule, data):
     place = data.draw(st.integers(0, len(schedule.actions[rank]) - 1))
     again = data.draw(st.integers(0, len(schedule.actions[rank])))
     code, chunk, micro_batch, _ = schedule.actions[rank][place].tolist()
-    assume(schedule.name != "gpipe" and schedule.name != "1f1b" or schedule.ranks * schedule.micro_batches > 1)
-    where = f"micro-batch {micro_batch}, chunk {chunk}"  # (forwards alone, which one pair leaves, are a schedule)
+    assume(code != B or schedule.stages * schedule.micro_batches > 1)
+    where = f"micro-batch {micro_batch}, chunk {chunk}"  # (what is left of one pair is forward-only)
     refused(changed(schedule, rank, lambda rows: rows.pop(place)), f"rank {rank}", where)
     refused(changed(schedule, rank, lambda rows: rows.insert(again, list(rows[place]))), f"rank {rank}, action", where,
             "repeats action")
@@ -144,6 +144,27 @@ def test_buffers_that_are_too_few_lock_the_ranks():
     assert tick(crossed, lambda *_: 1, 0, 2) is not None
 
 
+def test_messages_overtaken_while_both_kinds_pass():
+    """In the middle of a pipeline, where activations and gradients are taken in turn."""
+    plain = one_f_one_b(3, 8)
+    assert plain.actions[1][5:8, :3].tolist() == [[F, 0, 3], [B, 0, 2], [F, 0, 4]]
+    refused(changed(plain, 1, lambda rows: swap(rows, 5, 7)),
+            "1f1b: rank 1, action 7 (forward of micro-batch 3, chunk 0) consumes activations out of order")
+    split = zb_h1(3, 8)
+    inputs = [i for i, (code, *_) in enumerate(split.actions[1].tolist()) if code == I]
+    refused(changed(split, 1, lambda rows: swap(rows, inputs[3], inputs[4])), "consumes gradients out of order")
+
+
+def test_a_rank_in_the_middle_that_runs_ahead_locks():
+    """It sends four activations on, to a rank that answers each before it takes the next; those before it do not mind."""
+    ahead = one_f_one_b(3, 4)
+    actions = [gpipe(3, 4).actions[0], gpipe(3, 4).actions[1], ahead.actions[2]]
+    middle = Schedule("ahead", 3, 1, 4, tuple(actions))
+    validate(middle, 2)
+    refused(middle, "deadlock", "rank 1, action 3 (forward of micro-batch 3, chunk 0) waits to send until rank 2, "
+            "action 4 (forward of micro-batch 2, chunk 0) starts;", buffers=1)
+
+
 def test_a_circle_of_waits_is_named():
     plain = one_f_one_b(2, 2)
     assert plain.actions[0][:2, :3].tolist() == [[F, 0, 0], [F, 0, 1]]
@@ -156,10 +177,14 @@ def test_a_circle_of_waits_is_named():
 
 
 def test_two_ranks_whose_neighbours_are_one():
-    """With p = 2 both neighbours are one rank: activations of both of its chunks share a channel, and their order counts."""
-    plain = interleaved(2, 3, 2)
-    assert plain.actions[1][:4, :3].tolist() == [[F, 0, 0], [F, 0, 1], [F, 1, 0], [F, 1, 1]]
-    refused(changed(plain, 1, lambda rows: swap(rows, 1, 2)), "rank 1, action")
+    """With p = 2 activations of all chunks share a channel, so their order counts; gradients have another one."""
+    plain = interleaved(2, 2, 2)
+    assert plain.actions[0][2:5, :3].tolist() == [[F, 1, 0], [F, 1, 1], [B, 1, 0]]
+    refused(changed(plain, 0, lambda rows: swap(rows, 2, 3)), "rank 1, action ", "(forward of micro-batch 1, chunk 1) "
+            "consumes activations out of order", "rank 0, action 2 (forward of micro-batch 1, chunk 1)")
+    overtaking = changed(plain, 0, lambda rows: swap(rows, 3, 4))  # a gradient before an activation sent earlier
+    assert runs(overtaking, 1)
+    validate(overtaking)
 
 
 def test_no_buffers():
