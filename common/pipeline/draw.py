@@ -36,8 +36,8 @@ AIR, INCH = 2.5, 72  # points: beside a number in its cell; in an inch
 def draw(schedules: Schedule | Sequence[Schedule], costs: Costs | list[Costs], target) -> None:
     """Draws schedules, one above the other, on one time axis.
 
-    costs: as `simulate` takes them, one for all schedules, or a list with one for each. target: the file to write, its
-    format by its suffix, or, for one schedule, matplotlib axes.
+    costs: as `simulate` takes them, one for all schedules, or a list with one for each (so those of single actions
+    are a tuple). target: the file to write, its format by its suffix, or, for one schedule, matplotlib axes.
     """
     schedules = [schedules] if isinstance(schedules, Schedule) else list(schedules)
     costs = costs if isinstance(costs, list) else [costs] * len(schedules)
