@@ -37,7 +37,7 @@ class Execution:
     types keep fp32 main weights and gradients. compile: run the model through torch.compile. schedule: of the pipeline, one
     of common/pipeline/schedules.py; chunks: stages per pipeline rank, for the interleaved one. scatter_gather: tensor ranks
     share the sending of what they all hold. sharded_optimizer: each data rank updates its part of the parameters (ZeRO-1).
-    bucket: elements of a gradient bucket.
+    bucket: elements of a gradient bucket. overlap: buckets are reduced while the last backward passes run, not after them.
     """
 
     kernels: str = "sdpa"
@@ -51,6 +51,7 @@ class Execution:
     scatter_gather: bool = True
     sharded_optimizer: bool = False
     bucket: int = BUCKET
+    overlap: bool = True
 
     def check(self, model: LanguageModelConfig, grid: Grid) -> None:
         """Raises ValueError when this model cannot run this way on this grid."""
@@ -76,6 +77,7 @@ class Training:
     stages: list[LanguageModel]
     pipeline: Pipeline
     schedule: str
+    overlap: bool
     gradients: Gradients
     optimizer: Optimizer
     loss_scale: DynamicLossScale | None
@@ -109,7 +111,7 @@ def build(model: LanguageModelConfig, execution: Execution, adamw: AdamWConfig, 
     scale = DynamicLossScale(execution.loss_scale) if execution.precision == "fp16" else None
     run = [torch.compile(stage) for stage in stages] if execution.compile else stages
     pipeline = Pipeline(run, layout, device, execution.scatter_gather)
-    return Training(layout, stages, pipeline, execution.schedule, gradients, Optimizer(gradients, adamw), scale)
+    return Training(layout, stages, pipeline, execution.schedule, execution.overlap, gradients, Optimizer(gradients, adamw), scale)
 
 
 def model_stages(model: LanguageModelConfig, execution: Execution, layout: Layout,
@@ -145,7 +147,7 @@ def forward_backward(training: Training, records: Sequence[Record]) -> tuple[Ten
         return terms["language"].sum * factor.to(terms["language"].sum.dtype)
 
     schedule = make(training.schedule, layout.size("pp"), len(pipeline.stages), len(records))
-    totals = pipeline.run(schedule, records, loss, training.gradients)
+    totals = pipeline.run(schedule, records, loss, training.gradients if training.overlap else None)
     return _language_total(totals, layout, tokens.device)[0] / tokens, tokens
 
 
