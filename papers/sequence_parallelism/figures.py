@@ -1,53 +1,34 @@
-"""The figures of the report. Published values are grey, ours are coloured; what waits is hatched.
+"""The figures of the report that show one layer. Published values are grey, ours are coloured."""
 
-Colours are those of Okabe and Ito, which colour-blind readers tell apart; they differ in lightness as well,
-for grey print.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.claims import Figure
+from common.claims.drawing import (
+    BLUE,
+    EDGE,
+    GREEN,
+    ORANGE,
+    OURS_LOOK,
+    PUBLISHED,
+    PUBLISHED_DARK,
+    PUBLISHED_LIGHT,
+    PUBLISHED_LOOK,
+    SKY,
+    VERMILION,
+    YELLOW,
+    drawing,
+    label,
+    legend,
+)
 from common.claims.judge import Row
 from papers.sequence_parallelism.sizes import FACTS, GIB, NAMES, SIZES
 
-PUBLISHED, PUBLISHED_DARK, PUBLISHED_LIGHT, EDGE = "#bdbdbd", "#8a8a8a", "#e3e3e3", "#555555"
-BLUE, SKY, ORANGE, GREEN, VERMILION, YELLOW = "#0072b2", "#56b4e9", "#e69f00", "#009e73", "#d55e00", "#f0e442"
 LABELS = [NAMES[size] for size in SIZES]
-STYLE = {
-    "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.axisbelow": True, "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#e6e6e6",
-    "legend.frameon": False, "hatch.linewidth": 0.6, "xtick.bottom": False, "svg.hashsalt": "figures",
-}  # fmt: skip
-
-
-@contextmanager
-def drawing(path: Path, columns: int = 1, size: tuple[float, float] = (8, 3.6), rows: int = 1,
-            **settings) -> Iterator[tuple]:
-    """A figure and its axes in the style of the report, written to `path` at the end."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    with matplotlib.rc_context(STYLE):
-        settings |= {"figsize": size, "layout": "constrained", "squeeze": False}
-        figure, axes = pyplot.subplots(rows, columns, **settings)
-        try:
-            yield figure, axes.flatten()
-            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-        finally:
-            pyplot.close(figure)
 
 
 def ours(rows: Mapping[str, Row], id: str):
     return rows[id].result.ours
-
-
-def label(axis, x: float, y: float, text: str) -> None:
-    offset = {"xytext": (0, 2), "textcoords": "offset points"}
-    axis.annotate(text, (x, y), **offset, ha="center", va="bottom", fontsize=7)
 
 
 def paired(axis, published: Sequence[float], found: Sequence[float], digits: int = 1) -> None:
@@ -58,63 +39,6 @@ def paired(axis, published: Sequence[float], found: Sequence[float], digits: int
         for x, value in zip(places, values, strict=True):
             label(axis, x, value, f"{value:.{digits}f}")
     axis.set_xticks(range(len(values)), LABELS)
-
-
-def _legend(figure, entries: Mapping[str, dict], columns: int) -> None:
-    from matplotlib.patches import Patch
-
-    patches = [Patch(label=name, **look) for name, look in entries.items()]
-    figure.legend(handles=patches, loc="outside lower center", ncols=columns)
-
-
-OURS_LOOK, PUBLISHED_LOOK = {"color": BLUE}, {"facecolor": PUBLISHED, "edgecolor": EDGE, "linewidth": 0.6}
-WAITING_LOOK = {"facecolor": "white", "edgecolor": PUBLISHED_DARK, "hatch": "////", "linewidth": 0.6}
-
-
-def figure1(path: Path, rows: Mapping[str, Row]) -> None:
-    """Stacked memory of one GPU: for each model baseline and present work, published then ours."""
-    with drawing(path, size=(8, 4.2)) as (figure, (axis,)):
-        for i, size in enumerate(SIZES):
-            for j, bar in enumerate(("baseline", "present_work")):
-                x = 3 * i + 1.3 * j
-                _published_bar(axis, x, size, bar)
-                _traced_bar(axis, x + 0.5, rows, size, bar)
-                axis.text(x + 0.25, -4, ("baseline", "present\nwork")[j], ha="center", va="top", fontsize=8)
-        line = FACTS["figure1-22b"].values["gpu_memory_line_gb"] * 1e9 / GIB
-        axis.axhline(line, color=VERMILION, linestyle="--", linewidth=1)
-        axis.text(1.55, line + 1, "A100, 80 GB", color=VERMILION, ha="center", fontsize=8)
-        axis.set_xticks([3 * i + 0.9 for i in range(len(SIZES))], LABELS, fontweight="bold")
-        axis.tick_params(axis="x", pad=26)
-        axis.set(ylabel="memory per GPU, GiB", ylim=(0, 180), xlim=(-0.6, 11.2))
-        _legend(figure, {
-            "published: parameters, optimizer": PUBLISHED_LOOK,
-            "published: activations": {**PUBLISHED_LOOK, "facecolor": PUBLISHED_LIGHT},
-            "traced: parameters, optimizer": OURS_LOOK,
-            "traced: layers": {"color": SKY},
-            "traced: outside the layers": {"color": ORANGE},
-            "waits for stages and schedules": WAITING_LOOK,
-        }, 3)
-
-
-def _published_bar(axis, x: float, size: str, bar: str) -> None:
-    values = FACTS[f"figure1-{size}"].values
-    state, total = values["params_optimizer_gib"], values[f"total_{bar}_gib"]
-    axis.bar(x, state, 0.44, color=PUBLISHED, edgecolor=EDGE, linewidth=0.6)
-    axis.bar(x, total - state, 0.44, state, color=PUBLISHED_LIGHT, edgecolor=EDGE, linewidth=0.6)
-    label(axis, x, total, f"{total:.0f}")
-
-
-def _traced_bar(axis, x: float, rows: Mapping[str, Row], size: str, bar: str) -> None:
-    state = ours(rows, f"figure1-{size}/params_optimizer_gib")
-    axis.bar(x, state, 0.44, color=BLUE)
-    if size != "22b":
-        rest = FACTS[f"figure1-{size}"].values[f"activations_{bar}_gib"]
-        axis.bar(x, rest, 0.44, state, **WAITING_LOOK)
-        return
-    layers, whole = ours(rows, f"figure1-22b/layers_{bar}"), ours(rows, f"figure1-22b/rank_{bar}")
-    axis.bar(x, layers, 0.44, state, color=SKY)
-    axis.bar(x, whole - state - layers, 0.44, state + layers, color=ORANGE)
-    label(axis, x, whole, f"{whole:.0f}")
 
 
 FIGURE_7 = {
@@ -134,7 +58,7 @@ def figure7(path: Path, rows: Mapping[str, Row]) -> None:
             axis.set_title(title)
         axes[0].set_ylim(0, 77)
         figure.supylabel("activation memory of one layer, % of baseline", fontsize=9)
-        _legend(figure, {"published": PUBLISHED_LOOK, "traced": OURS_LOOK}, 2)
+        legend(figure, {"published": PUBLISHED_LOOK, "traced": OURS_LOOK}, 2)
 
 
 GROUPS = {
@@ -165,7 +89,7 @@ def tensors(path: Path, rows: Mapping[str, Row]) -> None:
             axis.grid(visible=True, axis="x")
             axis.margins(x=0.12)
         axes[0].invert_yaxis()
-        _legend(figure, {name: {"facecolor": colour} for name, (_, colour) in GROUPS.items()}, 4)
+        legend(figure, {name: {"facecolor": colour} for name, (_, colour) in GROUPS.items()}, 4)
 
 
 def _tensor_bar(axis, y: int, size: str, technique: str) -> None:
@@ -191,7 +115,7 @@ def utilisation(path: Path, rows: Mapping[str, Row]) -> None:
             paired(axis, [row.claim.published for row in found], [row.result.ours for row in found])
             axis.set_title(title)
         axes[0].set(ylabel="utilisation, % of 312 TFLOP/s per GPU", ylim=(0, 65))
-        _legend(figure, {"printed": PUBLISHED_LOOK, "counted operations over the printed time": OURS_LOOK}, 2)
+        legend(figure, {"printed": PUBLISHED_LOOK, "counted operations over the printed time": OURS_LOOK}, 2)
 
 
 GREYS, BLUES = (PUBLISHED_DARK, PUBLISHED, PUBLISHED_LIGHT), (BLUE, SKY, ORANGE)
@@ -216,7 +140,7 @@ def figure8(path: Path, rows: Mapping[str, Row]) -> None:
         for phase, grey, blue in zip(("forward", "backward", "recomputation"), GREYS, BLUES, strict=True):
             entries[f"published: {phase}"] = {**PUBLISHED_LOOK, "facecolor": grey}
             entries[f"measured: {phase}"] = {"color": blue}
-        _legend(figure, entries, 3)
+        legend(figure, entries, 3)
 
 
 def _stack(axis, places: Sequence[float], bars: Sequence[Sequence[float]], colours, edge: str) -> None:
@@ -242,13 +166,6 @@ def _measured_phases(rows: Mapping[str, Row], size: str) -> list[tuple[float, fl
 
 
 FIGURES = (
-    Figure(
-        "figure1",
-        "Figure 1: memory per GPU, as published beside the traced rank of the 22B. Of the larger models, the "
-        "mean of parameters and optimizer over ranks; hatched is what waits for stages and schedules.",
-        ("figure1-22b/rank_*", "figure1-22b/layers_*", "figure1-*/params_optimizer_gib"),
-        figure1,
-    ),
     Figure(
         "figure7",
         "Figure 7: activation memory of one layer against the tensor-parallel baseline, read and traced.",

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import tyro
 
+from common.checkpoint.files import write_text
 from common.claims import Figure
+from common.claims.drawing import BLUE, EDGE, ORANGE, drawing
 from common.claims.origin import origin_of
-from common.claims.store import write_text
-from papers.sequence_parallelism.figures import BLUE, EDGE, ORANGE, drawing
 
 STORED = Path(__file__).parent / "results" / "training" / "laptop_long.json"
 ORDER = 5

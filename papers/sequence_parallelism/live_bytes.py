@@ -42,7 +42,7 @@ def layer_bytes(size: str, technique: str, micro_batch: int, layout: Layout) -> 
     for depth in DEPTHS:
         config = replace(recipe.model, pattern=f"[*-]*{depth}", vocab=VOCABULARY)
         training = build(config, execution, AdamWConfig(), layout, seed=1)
-        record = _record(config, micro_batch)
+        record = random_record(config, micro_batch)
         steps = [_step(training, record) for _ in range(1 if layout.size("tp") == 1 else REPEATS)]
         found.append((min(peak for peak, _ in steps), steps[0][1]))
     shallow, deep = found
@@ -57,7 +57,7 @@ def _step(training: Training, record: Record) -> tuple[int, int]:
     return live.peak, meter.total
 
 
-def _record(config: LanguageModelConfig, micro_batch: int) -> Record:
+def random_record(config: LanguageModelConfig, micro_batch: int) -> Record:
     gen = torch.Generator().manual_seed(1)
     tokens = torch.randint(config.vocab, (micro_batch, config.sequence + 1), generator=gen)
     positions = torch.arange(config.sequence).expand(micro_batch, -1)

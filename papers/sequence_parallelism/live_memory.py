@@ -12,7 +12,7 @@ from papers.sequence_parallelism.sizes import MIB, NAMES, variables
 
 MICRO_BATCH, SEQUENCE = 2, 256
 HIDDEN = {"22b": 192, "530b": 160}
-"""Of the counterparts with the largest and the smallest 5as/h; `_check` holds this to recipes.py, which loads
+"""Of the counterparts with the largest and the smallest 5as/h; `check` holds this to recipes.py, which loads
 torch."""
 ALONE = {"none": "table2-none", "tp-selective": "table2-tp-selective", "full": "table2-full"}
 CUT = ("tp", "tp-sp", "tp-selective", "tp-sp-selective", "full")
@@ -41,7 +41,7 @@ def _quantity(source: str, ranks: int) -> Quantity:
                     text=f"live bytes that a counterpart's layer adds to a real step, {where} ({models})")
 
 
-def _check(facts) -> None:
+def check(facts) -> None:
     """The formulas have to be taken at the sizes that run."""
     from papers.sequence_parallelism.recipes import counterpart
 
@@ -64,7 +64,7 @@ def live_layers(ask: Ask) -> Iterator[Result]:
     from infra.launch import run_local
     from papers.sequence_parallelism.live_bytes import all_bytes, on_rank
 
-    _check(ask.facts)
+    check(ask.facts)
     sizes = tuple(HIDDEN)
     alone = tuple(name for name, source in ALONE.items() if ask.wants(f"{source}/live_tp1"))
     for technique, found in all_bytes(SERIAL, sizes, alone, MICRO_BATCH).items():

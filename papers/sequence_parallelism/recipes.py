@@ -18,6 +18,7 @@ TABLE_3 = {
     "530b": (105, 20480, 128, 35, 280, 1),
     "1t": (128, 25600, 160, 64, 512, 1),
 }
+CHUNKS = {"175b": 3, "530b": 3}  # interleaving stages (section 6); none are stated for the other two
 
 
 def published(size: str, sequence_parallel: bool = True, recompute: str = "selective") -> Recipe:
@@ -27,12 +28,14 @@ def published(size: str, sequence_parallel: bool = True, recompute: str = "selec
     do the same.
     """
     layers, hidden, heads, pp, batch, micro = TABLE_3[size]
+    chunks = CHUNKS.get(size, 1)
     return Recipe(
         name=f"sequence_parallelism-{size}",
         model=LanguageModelConfig(pattern=f"[*-]*{layers}", hidden=hidden, heads=heads, vocab=51_200, sequence=2048,
                                   dropout=0.1, attention_dropout=0.1),
         grid=Grid(tp=8, pp=pp),
-        execution=Execution("paper", sequence_parallel, recompute, "bf16"),
+        execution=Execution("paper", sequence_parallel, recompute, "bf16",
+                            schedule="interleaved" if chunks > 1 else "1f1b", chunks=chunks),
         training=TrainingConfig(steps=10, batch=batch, micro_batch=micro),
         rate=LearningRate(peak=1e-4, total=10, warmup=0, floor=1e-5, decay="constant"),
         data=DataConfig(vocab=51_200),

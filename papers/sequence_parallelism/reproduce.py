@@ -11,10 +11,13 @@ from common.claims import Paper, Waits, main
 from common.claims.readme import contradiction_table, waiting_table
 from papers.sequence_parallelism import (
     contradictions,
+    first_stage,
     held_out,
     live_memory,
+    live_outputs,
     memory,
     messages,
+    micro_batch_windows,
     outside_layers,
     printed_times,
     rank_memory,
@@ -26,21 +29,16 @@ from papers.sequence_parallelism import (
     work,
 )
 from papers.sequence_parallelism.figures import FIGURES
+from papers.sequence_parallelism.pipeline_figures import PIPELINE_FIGURES
 
-EXACT = (memory, shares, outside_layers, rank_memory, stage_memory, work, messages)
+EXACT = (memory, shares, outside_layers, rank_memory, first_stage, stage_memory, micro_batch_windows, work, messages)
 DERIVED = (utilisation, printed_times, contradictions)
-MEASURED = (live_memory, timing)
+MEASURED = (live_memory, live_outputs, timing)
 
 PAPER = Paper(
     Path(__file__).parent,
     producers=tuple(producer for module in (*EXACT, *DERIVED, *MEASURED) for producer in module.PRODUCERS),
     waits=(
-        Waits(
-            ("eq5-total-first-stage", "eq6-total-selective", "eq-total-full-recompute",
-             "eq-interleave-factor", "figure1-175b", "figure1-530b", "figure1-1t", "figure9-*",
-             "figure10-example", "text-dealloc-formula", "text-microbatch-window"),
-            "exact", "pipeline stages and their schedule",
-        ),
         Waits(
             ("table4-*", "table5-*", "figure8-*", "text-dp8-530b", "text-abstract-530b",
              "text-microbatch-recompute-*"),
@@ -48,8 +46,9 @@ PAPER = Paper(
         ),
     ),
     context=("setup-*", "table1-notation", "table3-*", "eq-mfu", "comm-related-sagemaker",
-             "figure1-*/gpu_memory_line_gb", "figure9-*/pipeline_rank"),
-    figures=(*FIGURES, held_out.FIGURE),
+             "figure1-*/gpu_memory_line_gb", "figure9-*/pipeline_rank",
+             "figure10-example/pp", "figure10-example/microbatches"),
+    figures=(*PIPELINE_FIGURES, *FIGURES, held_out.FIGURE),
     blocks={
         "figure1": terms.figure1,
         "terms": terms.equations,

@@ -1,11 +1,13 @@
 """Blocks of the README made from the paper's rows: the terms of a layer, and figure 1 in three lines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from common.claims.judge import Row
+from papers.sequence_parallelism.itemised import items
 from papers.sequence_parallelism.memory import TERMS
 from papers.sequence_parallelism.outside_layers import EXTRAS
-from papers.sequence_parallelism.sizes import FACTS, GIB, MIB
+from papers.sequence_parallelism.rank_memory import BARS, REST, STATE
+from papers.sequence_parallelism.sizes import FACTS, NAMES, SIZES
 
 CUT = ("table2-tp/terms", "table2-tp-sp/terms")
 NOT_RUN = "Not run yet."
@@ -46,34 +48,39 @@ def _numbers(values: Sequence[float]) -> str:
 
 
 def figure1(rows: Sequence[Row]) -> str:
-    """The 22B in three lines for each bar, what the formula leaves out itemised."""
+    """Every bar in three lines, what the formula leaves out itemised."""
     found = _by_id(rows)
-    needed = ["figure1-22b/params_optimizer_gib", *(f"figure1-22b/{line}_{bar}" for line in ("layers", "rank")
-              for bar in ("baseline", "present_work"))]
-    if not all(id in found for id in needed):
+    bars = [(size, bar) for size in SIZES for bar in BARS]
+    needed = [f"figure1-{size}/{line}_{bar}" for size, bar in bars for line in ("layers", "rank")]
+    if not all(id in found for id in (*needed, *(f"figure1-{size}/params_optimizer_gib" for size in SIZES))):
         return NOT_RUN
-    lines = ["| GiB | baseline | present work |", "| --- | ---: | ---: |"]
-    bars = {"baseline": "22b_tp", "present_work": "22b"}
+    heads = [f"{NAMES[size]} {bar.replace('_', ' ')}" for size, bar in bars]
+    lines = ["| GiB | " + " | ".join(heads) + " |", "| --- |" + " ---: |" * len(bars)]
 
-    def line(text: str, values: Mapping[str, float], digits: int = 2) -> None:
-        lines.append(f"| {text} | " + " | ".join(f"{values[bar]:.{digits}f}" for bar in bars) + " |")
+    def line(text: str, values: Sequence[float | None], digits: int = 2) -> None:
+        shown = ("" if value is None else f"{value:.{digits}f}" for value in values)
+        lines.append(f"| {text} | " + " | ".join(shown) + " |")
 
-    def both(key: str, published: bool = False) -> dict[str, float]:
-        rows = {bar: found[f"figure1-22b/{key.format(bar)}"] for bar in bars}
-        return {bar: row.claim.published if published else row.result.ours for bar, row in rows.items()}
+    def row(key: str) -> list[Row]:
+        return [found[f"figure1-{size}/{key.format(bar)}"] for size, bar in bars]
 
-    state = dict.fromkeys(bars, found[needed[0]].result.ours)
-    extras = {name: {bar: found[f"{name}/{key}"].result.ours * MIB / GIB for bar, key in bars.items()}
-              for name in EXTRAS}
-    whole, layers = both("rank_{}"), both("layers_{}")
-    known = {bar: state[bar] + layers[bar] + sum(extra[bar] for extra in extras.values()) for bar in bars}
-    line("**1. Activations of the 48 layers, formula**", both("layers_{}", published=True))
-    line("Activations of the 48 layers, trace", layers)
-    line("Parameters and optimizer, trace", state)
+    ranks, layers = row("rank_{}"), row("layers_{}")
+    parts = [items(each.result.detail) for each in ranks]
+    whole = [each.result.ours for each in ranks]
+    line("**1. Activations of the layers, formula**", [each.claim.published for each in layers])
+    line("Activations of the layers, trace", [each.result.ours for each in layers])
     for name, tensor in EXTRAS.items():
-        line(f"{FACTS[name].what.partition(' (')[0]} (`{tensor}`)", extras[name], 3)
-    line("Indices, labels and statistics of the norms", {bar: whole[bar] - known[bar] for bar in bars}, 3)
+        line(f"{FACTS[name].what.partition(' (')[0]} (`{tensor}`)", [part.get(tensor) for part in parts], 3)
+    line(REST.capitalize() + " of the norms", [part[REST] for part in parts], 3)
+    for kind in STATE:
+        line(kind.capitalize(), [part[kind] for part in parts])
     line("**2. The whole rank, trace**", whole)
-    line("Parameters, optimizer and layers alone, trace", both("total_{}_gib"))
-    line("**3. The bar, as plotted** (± 0.4 read)", both("total_{}_gib", published=True))
-    return "\n".join([*lines, "", f"Parameters and optimizer: {found[needed[0]].result.detail}."])
+    line("The same with gradients of 2 bytes, 16 bytes per parameter",
+         [total - part["gradients"] / 2 for total, part in zip(whole, parts, strict=True)])
+    line("Parameters and optimizer, mean over ranks, trace", [each.result.ours for each in row("params_optimizer_gib")])
+    line("That and the layers, trace", [each.result.ours for each in row("total_{}_gib")])
+    line("**3. The bar, as plotted** (± 0.4 read)", [each.claim.published for each in row("total_{}_gib")])
+    notes = [f"{NAMES[size]}: {found[f'figure1-{size}/params_optimizer_gib'].result.detail}; "
+             f"{found[f'figure1-{size}/layers_baseline'].result.detail}." for size in SIZES]
+    return "\n".join([*lines, "", "Parameters and optimizer, and what the schedule has in flight:", "",
+                      *(f"- {note}" for note in notes)])

@@ -1,15 +1,17 @@
 """Traces of the published models, each made once: one serves many claims.
 
-Every function runs the real layers at the published size on fake tensors (common/trace), as rank 0 of its
-grid, with one micro-batch of table 3 in bf16 and dropout 0.1.
+Every function runs the real layers at the published size on fake tensors (common/trace), as tensor rank 0 of
+its stage, with one micro-batch of table 3 in bf16 and dropout 0.1.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
 from common.grid import Grid
 from common.models.config import LanguageModelConfig
-from common.trace.trace import Trace, layer_trace, trace
+from common.pipeline.stages import cuts
+from common.trace.trace import STATISTICS, Trace, layer_trace, trace
 from papers.sequence_parallelism.recipes import published
 
 LAYER_TENSORS = ("attention.", "mlp.", "layer.")
@@ -58,13 +60,22 @@ def last_layer(size: str) -> Trace:
 
 
 @cache
+def stage(size: str, technique: str, number: int, chunks: int = 1) -> Trace:
+    """One of the pp x chunks stages that the model is cut into, at tensor-parallel size 8."""
+    config, micro_batch = model(size)
+    pp = published(size).grid.pp
+    if 1 < number < pp * chunks - 1:
+        return stage(size, technique, 1, chunks)  # table 3 is cut evenly: stages between the ends are alike
+    first, last = cuts(config.layers, pp * chunks)[number]
+    grid = Grid(tp=8, pp=pp)
+    return trace(config, grid, grid.rank(pp=number % pp), micro_batch, first=first, last=last, **TECHNIQUES[technique])
+
+
 def whole_22b(technique: str) -> Trace:
     """The whole 22B on one stage: embedding, 48 layers and output."""
-    config, micro_batch = model("22b")
-    return trace(config, Grid(tp=8), micro_batch=micro_batch, **TECHNIQUES[technique])
+    return stage("22b", technique, 0)
 
 
-def in_layers(found: Trace) -> int:
-    """Bytes kept inside layers, statistics left out as section 4 does."""
-    return sum(size for name, size in found.saved.items() if name.startswith(LAYER_TENSORS)
-               and name != "attention.statistics")
+def in_layers(saved: Mapping[str, int]) -> int:
+    """Bytes kept inside layers, of bytes by tensor; statistics left out as section 4 does."""
+    return sum(size for name, size in saved.items() if name.startswith(LAYER_TENSORS) and name not in STATISTICS)
