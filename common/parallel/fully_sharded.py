@@ -1,14 +1,15 @@
 """ZeRO stage 3 (arXiv:1910.02054) through torch's `fully_shard`, over data ranks alone.
 
-This is what table 2 of arXiv:2104.04473 compares its own composition with, here on the same model. It is that comparison
-and no second trainer: the model, the loss, the loop over micro-batches and the optimizer are those of
-common/training/step.py. Each layer is a group of parameters that are gathered together; embedding and output form the
-root's group, so a tied table is gathered and reduced once. Layers hand their weight gradients to autograd, as parameters
-have no `main_grad` here. Each micro-batch's are summed over data ranks and added to the part that this rank keeps, so
-whole gradients exist for one group at a time.
+This is what table 2 of arXiv:2104.04473 compares its own composition with, here on the same model. It is that
+comparison and no second trainer: the model, the loss, the loop over micro-batches and the optimizer are those
+of common/training/step.py. Each layer is a group of parameters that are gathered together; embedding and
+output form the root's group, so a tied table is gathered and reduced once. Layers hand their weight gradients
+to autograd, as parameters have no `main_grad` here. Each micro-batch's are summed over data ranks and added
+to the part that this rank keeps, so whole gradients exist for one group at a time.
 
-Parameters are stored flat and seen by their layers in their own shapes. fully_shard cuts, and pads, the first dim, which
-is often shorter than the data ranks: 96 heads over 1,536 ranks would make the messages of a weight sixteen times as long.
+Parameters are stored flat and seen by their layers in their own shapes. fully_shard cuts, and pads, the first
+dim, which is often shorter than the data ranks: 96 heads over 1,536 ranks would make the messages of a weight
+sixteen times as long.
 """
 
 import math
@@ -39,10 +40,12 @@ def check(model: LanguageModelConfig, execution: Execution, grid: Grid) -> None:
     """Raises ValueError for a grid or a way of running that this comparison does not cover."""
     for axis in ("tp", "cp", "pp", "ep"):
         if (size := grid.size(axis)) > 1:
-            raise ValueError(f"{axis}={size}: fully sharded training cuts over data ranks alone; use dp={grid.world}")
+            raise ValueError(f"{axis}={size}: fully sharded training cuts over data ranks alone, "
+                             f"use dp={grid.world}")
     if grid.dp < 2:
         raise ValueError("dp=1: fully sharded training needs at least 2 data ranks to cut over")
-    for name, value in {"schedule": "1f1b", "sharded_optimizer": False, "compile": False}.items():
+    wanted = {"schedule": "1f1b", "overlap": True, "sharded_optimizer": False, "compile": False}
+    for name, value in wanted.items():
         if (found := getattr(execution, name)) != value:
             raise ValueError(f"{name}={found!r}: fully sharded training needs {name}={value!r}")
     if execution.precision == "fp16":
@@ -63,10 +66,10 @@ class Shaped(nn.Module):
 
 def flatten(model: nn.Module) -> None:
     """Makes every parameter of the whole model 1-D, a tied one in both its places."""
-    held = [(module, name, p) for module in list(model.modules()) for name, p in module._parameters.items() if p is not None]
-    for module, name, p in held:
-        p.data = p.data.view(-1)
-        parametrize.register_parametrization(module, name, Shaped(p.facts.shape), unsafe=True)
+    for module in list(model.modules()):
+        for name, p in list(module.named_parameters(recurse=False)):
+            p.data = p.data.view(-1)
+            parametrize.register_parametrization(module, name, Shaped(p.facts.shape), unsafe=True)
 
 
 def named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -80,7 +83,8 @@ def mesh(layout: Layout, device: torch.device | str = "cpu") -> DeviceMesh:
     return DeviceMesh.from_group(layout.group("dp").handle, torch.device(device).type)
 
 
-def shard(model: LanguageModel, ranks: DeviceMesh, parameters: torch.dtype, gradients: torch.dtype) -> dict[str, Facts]:
+def shard(model: LanguageModel, ranks: DeviceMesh, parameters: torch.dtype,
+          gradients: torch.dtype) -> dict[str, Facts]:
     """Cuts every parameter over `ranks`, in equal runs of its elements; returns the facts of each, by name.
 
     Layers compute with the dtype `parameters`. Gradients are reduced in `gradients`, as plain sums.
@@ -98,8 +102,8 @@ def shard(model: LanguageModel, ranks: DeviceMesh, parameters: torch.dtype, grad
 class FullyShardedGradients:
     """The gradients that this rank keeps, with the operations that a training asks of its gradients.
 
-    flat: all of this rank's parts, 1-D. Each parameter's `grad` is a view of it, to which fully_shard adds in place, so
-    nothing is left to reduce after backward.
+    flat: all of this rank's parts, 1-D. Each parameter's `grad` is a view of it, to which fully_shard adds in
+    place, so nothing is left to reduce after backward.
     """
 
     @torch.no_grad()
@@ -111,7 +115,8 @@ class FullyShardedGradients:
         self.flat = torch.zeros(sum(sizes), dtype=dtype, device=parts[0].device)
         self._pieces = []
         for (name, p, f), x, grad in zip(self.parameters, parts, self.flat.split(sizes), strict=True):
-            p.grad = DTensor.from_local(grad, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride())
+            p.grad = DTensor.from_local(grad, p.device_mesh, p.placements, run_check=False, shape=p.shape,
+                                        stride=p.stride())
             if x.numel():  # fewer elements than ranks leave the last ones without
                 start = layout.index("dp") * math.ceil(p.numel() / layout.size("dp"))
                 self._pieces.append(Piece(name, f, start, x, grad))
@@ -125,7 +130,7 @@ class FullyShardedGradients:
 
     @torch.no_grad()
     def norm(self) -> Tensor:
-        """The 2-norm over all logical gradients, each element counted once; the same 0-d fp64 tensor on every rank."""
+        """The 2-norm over all gradients, each element counted once; the same 0-d fp64 tensor on every rank."""
         squares = torch.linalg.vector_norm(self.flat, dtype=torch.float64).square()
         return all_reduce(squares, self.layout.group("dp")).sqrt()
 
@@ -136,31 +141,31 @@ class FullyShardedGradients:
 
     clip = Gradients.clip
 
-    def expect(self, chunk: int) -> None:
-        """Nothing, as for the three below: every backward reduces what it made, and every forward gathers anew."""
-
-    complete = expect
-
     def reduce(self) -> None:
-        pass
+        """Nothing: every backward has reduced what it made."""
 
-    gather_values = reduce
+    def gather_values(self) -> None:
+        """Nothing: every forward gathers anew."""
 
 
 def build(config: LanguageModelConfig, execution: Execution, adamw: AdamWConfig, layout: Layout, seed: int,
           device: torch.device | str = "cpu") -> Training:
-    """A freshly initialised training of which each data rank keeps a part of every parameter, gradient and moment.
+    """A freshly initialised training of which each data rank keeps a part of every parameter, gradient and
+    moment.
 
-    What common/training/step.py does with a training, it does with this one. Parameters start as they do in any layout,
-    drawn whole and rounded to the dtype that layers compute with; each rank then keeps its part in the main dtype.
+    What common/training/step.py does with a training, it does with this one. Parameters start as they do in
+    any layout, drawn whole and rounded to the dtype that layers compute with; each rank then keeps its part
+    in the main dtype.
     """
     check(config, execution, layout.grid)
     types = precision(execution.precision)
-    model = LanguageModel(config, Context(layout, execution.kernels, dtype=types.main, device=device), execution.recompute)
+    context = Context(layout, execution.kernels, dtype=types.main, device=device)
+    model = LanguageModel(config, context, execution.recompute)
     initialise(model, layout, seed)
     for p in model.parameters():
         p.data.copy_(p.data.to(types.parameters))
     facts = shard(model, mesh(layout, device), types.parameters, types.gradients)
     gradients = FullyShardedGradients(model, facts, layout, types.gradients)
-    return Training(layout, [model], Pipeline([model], layout, device), execution.schedule, gradients,
-                    Optimizer(gradients, adamw), None)
+    return Training(layout, [model], Pipeline([model], layout, device), execution.schedule,
+                    overlap=False,  # for the pipeline to start reductions: fully_shard does by itself
+                    gradients=gradients, optimizer=Optimizer(gradients, adamw), loss_scale=None)
