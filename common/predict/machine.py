@@ -147,7 +147,7 @@ class Collective:
 class Node:
     """Accelerators that share one fast fabric (a server; for NVL72 the rack).
 
-    ranks: how many of them jobs use. switched: every pair has the full rate at once; if not, rings over wired pairs
+    ranks: how many ranks jobs run on it. switched: every pair has the full rate at once; if not, rings over wired pairs
     have it. host: the link of one accelerator to CPU memory. host_memory: bytes of the node.
     """
 
