@@ -62,15 +62,13 @@ def micro_batch_windows(ask: Ask) -> Iterator[Result]:
     yield Result(f"{EXAMPLE}/stored", whole)
     for size in GAINS:
         if ask.wants(id := f"text-microbatch-recompute-{size}/kept_percent"):
-            kept = windows(size)
-            plan = schedule(size)
+            plan, kept = schedule(size), windows(size)
             left = recomputed(keep_some(plan, kept))
-            most = peak_held(plan)
+            each = ", ".join(f"{some} of {most}" for some, most in zip(kept, peak_held(plan), strict=True))
             yield Result(id, float(100 * (1 - max(left))),
-                         detail=f"of {most[0]}, {most[len(most) // 2]} and {most[-1]} passes in flight on the first, middle "
-                                f"and last rank {kept[0]}, {kept[len(kept) // 2]} and {kept[-1]} may be whole; mean over "
-                                f"ranks of what is left to recompute: {float(100 * sum(left) / len(left)):.1f} %; a "
-                                "framework's own memory is not counted")
+                         detail=f"passes kept whole of those in flight, rank by rank: {each}; left to recompute: "
+                                f"{float(100 * sum(left) / len(left)):.1f} % of all passes, mean over ranks, and "
+                                f"{float(100 * max(left)):.1f} % on the rank with the most; a framework's own memory is not counted")
 
 
 def kept_in_example() -> dict:

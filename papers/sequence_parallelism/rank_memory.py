@@ -64,7 +64,8 @@ def figure1_22b(ask: Ask) -> Iterator[Result]:
     from papers.sequence_parallelism.traces import whole_22b
 
     rank = whole_22b("tp")
-    yield Result("figure1-22b/params_optimizer_gib", rank.state_bytes / GIB, detail=_terms(rank))
+    yield Result("figure1-22b/params_optimizer_gib", rank.state_bytes / GIB,
+                 detail=f"{_terms(rank)}; {_embedding('22b') / GIB:.2f} GiB are for embedding, positions and final norm")
     yield from _bars("22b", rank.state_bytes)
 
 
@@ -136,12 +137,22 @@ def figure1_layers(ask: Ask) -> Iterator[Result]:
         first = sum(state.values())
         yield Result(f"figure1-{size}/params_optimizer_gib", _mean_state(size) / GIB,
                      detail="all layers, the embedding on the first stage and its copy on the last; a rank of the first "
-                            f"stage holds {first / GIB:.2f} GiB, or {(first - state['gradients'] / 2) / GIB:.2f} with "
-                            "gradients of 2 bytes and so 16 bytes for a parameter")
+                            f"stage holds {first / GIB:.2f} GiB, {_embedding(size) / GIB:.2f} of them for embedding and "
+                            f"positions, or {(first - state['gradients'] / 2) / GIB:.2f} with gradients of 2 bytes and so "
+                            "16 bytes for a parameter")
         for bar, (technique, _) in BARS.items():
             yield Result(f"figure1-{size}/layer_{bar}", layer(size, technique).saved_bytes / GIB,
                          detail="one layer, rank 0 of tp 8; the bar is divided among L layers times the "
                                 "interleaving factor")
+
+
+def _embedding(size: str) -> float:
+    """Bytes of parameters and optimizer outside the layers of the first stage."""
+    from papers.sequence_parallelism.in_flight import schedule
+    from papers.sequence_parallelism.traces import layer, stage
+
+    first = stage(size, "tp", 0, schedule(size).chunks)
+    return first.state_bytes - (first.last - first.first) * layer(size, "tp").state_bytes
 
 
 def _mean_state(size: str) -> float:

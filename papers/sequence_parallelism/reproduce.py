@@ -52,6 +52,7 @@ PAPER = Paper(
     blocks={
         "figure1": terms.figure1,
         "terms": terms.equations,
+        "windows": terms.windows,
         "contradictions": contradiction_table,
         "waiting": waiting_table,
         "held_out": held_out.block,

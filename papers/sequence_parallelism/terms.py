@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from common.claims.judge import Row
 from papers.sequence_parallelism.itemised import items
 from papers.sequence_parallelism.memory import TERMS
+from papers.sequence_parallelism.micro_batch_windows import GAINS
 from papers.sequence_parallelism.outside_layers import EXTRAS
 from papers.sequence_parallelism.rank_memory import BARS, REST, STATE
 from papers.sequence_parallelism.sizes import FACTS, NAMES, SIZES
@@ -84,3 +85,12 @@ def figure1(rows: Sequence[Row]) -> str:
              f"{found[f'figure1-{size}/layers_baseline'].result.detail}." for size in SIZES]
     return "\n".join([*lines, "", "Parameters and optimizer, and what the schedule has in flight:", "",
                       *(f"- {note}" for note in notes)])
+
+
+def windows(rows: Sequence[Row]) -> str:
+    """Appendix C: what each rank can keep whole."""
+    found = _by_id(rows)
+    ids = {size: f"text-microbatch-recompute-{size}/kept_percent" for size in GAINS}
+    if not all(id in found for id in ids.values()):
+        return NOT_RUN
+    return "\n".join(f"- {NAMES[size]}: {found[id].result.detail}." for size, id in ids.items())

@@ -10,7 +10,7 @@ from common.claims.published import load
 from common.claims.run import rows_of, run
 from common.pipeline.schedule import KEEP, Schedule
 from common.pipeline.windows import keep_some
-from papers.sequence_parallelism import first_stage, micro_batch_windows, rank_memory, stage_memory
+from papers.sequence_parallelism import first_stage, micro_batch_windows, rank_memory, stage_memory, terms
 from papers.sequence_parallelism.held_outputs import peaks
 from papers.sequence_parallelism.in_flight import at_peak, beyond_kept, held, schedule
 from papers.sequence_parallelism.itemised import itemised, items
@@ -81,6 +81,8 @@ def test_the_first_rank_of_figure_1(rows: dict[str, Row], size: str) -> None:
         assert sum(parts[kind] for kind in rank_memory.STATE) == pytest.approx(18 * elements / GIB, rel=1e-4)
         assert sum(parts.values()) == pytest.approx(ours(rows, f"figure1-{size}/rank_{bar}"), abs=1e-3)
         assert 0 < parts[rank_memory.REST] < 0.01
+    detail = rows[f"figure1-{size}/params_optimizer_gib"].result.detail
+    assert f"{18 * elements / GIB:.2f} GiB, {18 * (V * h / T + S * h) / GIB:.2f} of them for embedding and" in detail
     expected = {"175b": (66.84, 12.35), "530b": (114.02, 23.08), "1t": (131.25, 26.56)}[size]
     found = tuple(ours(rows, f"figure1-{size}/layers_{bar}") for bar in ("baseline", "present_work"))
     assert found == pytest.approx(expected, rel=1e-3)
@@ -187,6 +189,7 @@ def test_windows_fill_the_device_and_no_more(rows: dict[str, Row], size: str) ->
     assert kept[-1] == most_in_flight(plan, p - 1)[0]  # the last rank keeps all
     worst = min(sum(bool(action.flags & KEEP) for action in keep_some(plan, kept).of(rank)) for rank in range(p))
     share = 100 * worst / (plan.micro_batches * v)
+    assert f"{kept[0]} of {most_in_flight(plan, 0)[0]}, {kept[1]} of" in terms.windows(list(rows.values()))
     assert ours(rows, f"text-microbatch-recompute-{size}/kept_percent") == pytest.approx(share)
 
 
