@@ -59,7 +59,7 @@ def outcome(context, case: Case) -> dict[str, np.ndarray]:
     return found
 
 
-# Nothing of TEN but its table of positions divides by 3 ranks; of NINE elements the last of 4 ranks keeps none.
+# Nothing of TEN but its positions divides by 3 ranks; of 9 elements, as in NINE, the last of 4 has none.
 # Ranks have unequal numbers of counted tokens; some micro-batches have none.
 TEN = replace(GPT, hidden=10, heads=2, tied=False)
 NINE = replace(GPT, hidden=9, heads=3, tied=False)
