@@ -1,4 +1,4 @@
-"""MLP activations. Each keeps its input alone (squared ReLU: its rectified input) for backward.
+"""MLP activations. Each keeps its input alone for backward.
 
 Plain activations map (..., F) to (..., F); gated ones map (..., 2, F), gate then value, to (..., F).
 """
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from common.recompute.meter import tag
+from common.kernels.region import kernel
 
 
 def gelu(h: Tensor) -> Tensor:
@@ -29,9 +29,23 @@ def gelu_tanh_reference(h: Tensor) -> Tensor:
     return 0.5 * h * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (h + 0.044715 * h**3)))
 
 
+class _SquaredReLU(Function):
+    @staticmethod
+    @kernel("squared_relu")
+    def forward(ctx, h):
+        ctx.save_for_backward(h)
+        return functional.relu(h).square_()
+
+    @staticmethod
+    @kernel("squared_relu_backward")
+    def backward(ctx, grad):
+        (h,) = ctx.saved_tensors
+        return functional.relu(h).mul_(grad).mul_(2)
+
+
 def squared_relu(h: Tensor) -> Tensor:
     """max(x, 0)^2 (arXiv:2109.08668)."""
-    return tag(functional.relu(h), "mlp.activation_input").square()
+    return _SquaredReLU.apply(h)
 
 
 def squared_relu_reference(h: Tensor) -> Tensor:
@@ -40,12 +54,14 @@ def squared_relu_reference(h: Tensor) -> Tensor:
 
 class _SwiGLU(Function):
     @staticmethod
+    @kernel("swiglu")
     def forward(ctx, h):
         ctx.save_for_backward(h)
         gate, value = h.unbind(-2)
         return functional.silu(gate).mul_(value)
 
     @staticmethod
+    @kernel("swiglu_backward")
     def backward(ctx, grad):
         (h,) = ctx.saved_tensors
         gate, value = h.unbind(-2)

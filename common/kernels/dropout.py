@@ -8,13 +8,14 @@ round(256 p): the rate is a multiple of 1/256 (0.1 becomes 26/256 = 0.1016), the
 Shapes: S sequence, B micro-batch, H hidden, N local heads, Q query rows, K key rows. Masks are bool, 1 byte, True = keep.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from common.kernels.region import fused
 from common.random import fill_random_bytes, key
 from common.recompute.meter import tag
 
@@ -136,3 +137,18 @@ def dropout(x: Tensor, keep: Tensor, p: float, name: str) -> Tensor:
 def dropout_add(x: Tensor, residual: Tensor, keep: Tensor, p: float, name: str) -> Tensor:
     """residual + dropout(x); same shape and dtype."""
     return _DropoutAdd.apply(x, residual, tag(keep, name), scale(p))
+
+
+def add_dropped(x: Tensor, residual: Tensor, draw: Callable[[], Tensor], p: float, name: str) -> Tensor:
+    """residual + dropout(x) with the mask that `draw` makes, as one kernel together with the bias added to x before."""
+    with fused("residual", joins=True):
+        keep = draw()
+        return dropout_add(x, residual, keep, p, name)
+
+
+def add_dropped_in_steps(x: Tensor, residual: Tensor, draw: Callable[[], Tensor], p: float, name: str) -> Tensor:
+    """The same as PyTorch's own two kernels."""
+    with fused("dropout"):
+        keep = draw()
+        dropped = dropout(x, keep, p, name)
+    return residual + dropped

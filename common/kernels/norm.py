@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from common.kernels.region import kernel
 from common.recompute.meter import tag
 
 
@@ -28,12 +29,14 @@ class _HalfLayerNorm(Function):
     gradient 2 % in bf16; here all of it is fp32, as in its GPU kernel."""
 
     @staticmethod
+    @kernel("layer_norm")
     def forward(ctx, x, weight, bias, eps):
         y, mean, rstd = torch.native_layer_norm(x.float(), weight.shape, weight.float(), bias.float(), eps)
         ctx.save_for_backward(x, weight, bias, tag(mean, "norm.statistics"), tag(rstd, "norm.statistics"))
         return y.to(x.dtype)
 
     @staticmethod
+    @kernel("layer_norm_backward")
     def backward(ctx, grad):
         x, weight, bias, mean, rstd = ctx.saved_tensors
         d_x, d_weight, d_bias = torch.ops.aten.native_layer_norm_backward(
@@ -57,6 +60,7 @@ def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 class _RMSNorm(Function):
     @staticmethod
+    @kernel("rms_norm")
     def forward(ctx, x, weight, eps):
         y = upcast(x)
         rstd = torch.linalg.vector_norm(y, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
@@ -64,6 +68,7 @@ class _RMSNorm(Function):
         return (y * rstd).mul_(upcast(weight)).to(x.dtype)
 
     @staticmethod
+    @kernel("rms_norm_backward")
     def backward(ctx, grad):
         x, weight, rstd = ctx.saved_tensors
         g, n = upcast(grad), upcast(x) * rstd

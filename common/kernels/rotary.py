@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from common.kernels.norm import upcast
+from common.kernels.region import kernel
 
 
 def table(positions_SB: Tensor, dim: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -23,6 +24,7 @@ def rotate_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
 
 
+@kernel("rotary")
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     out = torch.empty_like(x)
     half = x.shape[-1] // 2

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from common.collectives import local_slice, reduce_from, scatter_sum
 from common.kernels.dropout import Site, dropout, hidden_mask_SBH
+from common.kernels.region import fused
 from common.layers.context import Context
 from common.models.config import LanguageModelConfig
 from common.models.record import Record
@@ -53,6 +54,7 @@ class Embedding(nn.Module):
         if p and self.training:
             site = Site(record.seed, record.step, record.samples, -1, "embedding")
             first = group.index * x.shape[0] if scattered else 0
-            x = dropout(x, hidden_mask_SBH(site, p, x.shape, first, record.length, x.device), p,
-                        "embedding.dropout_mask")
+            with fused("dropout"):
+                keep = hidden_mask_SBH(site, p, x.shape, first, record.length, x.device)
+                return dropout(x, keep, p, "embedding.dropout_mask")
         return x

@@ -10,7 +10,7 @@ Shapes: S sequence, B micro-batch, I inputs and O outputs of this rank; s = S / 
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -24,6 +24,7 @@ from common.collectives import (
     start_all_reduce,
     start_reduce_scatter,
 )
+from common.kernels.region import fused, kernel
 from common.layers.context import Context
 from common.parameters import Constant, Facts, Normal, parameter
 from common.recompute.meter import tag
@@ -55,6 +56,7 @@ def _columns(w: Tensor) -> Tensor:
     return w.reshape(w.shape[0], -1)
 
 
+@kernel("weight_gradient")
 @torch.no_grad()
 def _add_product(main_OI: Tensor, grad_TO: Tensor, x_TI: Tensor) -> None:
     """Adds grad^T x to a weight's main gradient in place, in its own dtype."""
@@ -68,6 +70,11 @@ def _add_product(main_OI: Tensor, grad_TO: Tensor, x_TI: Tensor) -> None:
 def _add_sum(main: Tensor, grad_TO: Tensor) -> None:
     """Adds the column sums of grad to a bias's main gradient in place."""
     main.view(-1).add_(grad_TO.sum(0))
+
+
+def _as_one(name: str, weights: Sequence[Tensor]) -> AbstractContextManager:
+    """Products of one input with several weights are one product with the weights joined."""
+    return fused(name) if len(weights) > 1 else nullcontext()
 
 
 def _now_or_later(add: Callable[..., None], *arguments: Tensor) -> None:
@@ -103,8 +110,9 @@ class _ColumnLinear(Function):
         ctx.group, ctx.scattered = group, scattered
         ctx.weights, ctx.biases = parameters[:count], parameters[count:]
         whole = all_gather(x, group) if scattered else x
-        return tuple(nn.functional.linear(whole, _rows(w), None if b is None else b.view(-1))
-                     for w, b in zip(ctx.weights, ctx.biases, strict=True))
+        with _as_one("products", ctx.weights):
+            return tuple(nn.functional.linear(whole, _rows(w), None if b is None else b.view(-1))
+                         for w, b in zip(ctx.weights, ctx.biases, strict=True))
 
     @staticmethod
     def backward(ctx, *grads):
@@ -115,16 +123,18 @@ class _ColumnLinear(Function):
         grads_TO = [g.reshape(-1, g.shape[-1]) for g in grads]
         reducing = None
         if ctx.needs_input_grad[0]:
-            d_whole = grads_TO[0] @ _rows(ctx.weights[0])
-            for g, w in zip(grads_TO[1:], ctx.weights[1:], strict=True):
-                d_whole.addmm_(g, _rows(w))
+            with _as_one("input_gradient", ctx.weights):
+                d_whole = grads_TO[0] @ _rows(ctx.weights[0])
+                for g, w in zip(grads_TO[1:], ctx.weights[1:], strict=True):
+                    d_whole.addmm_(g, _rows(w))
             d_whole = d_whole.view(*grads[0].shape[:-1], -1)
             reducing = start_reduce_scatter(d_whole, ctx.group) if ctx.scattered else \
                 start_all_reduce(d_whole, ctx.group, owned=True)
         whole = gathering.wait() if gathering else x
         x_TI = whole.reshape(-1, whole.shape[-1])
-        d_weights = [_weight_gradient(w, _rows, g, x_TI, need)
-                     for w, g, need in zip(ctx.weights, grads_TO, needs, strict=True)]
+        with _as_one("weight_gradient", ctx.weights):
+            d_weights = [_weight_gradient(w, _rows, g, x_TI, need)
+                         for w, g, need in zip(ctx.weights, grads_TO, needs, strict=True)]
         d_biases = [_bias_gradient(b, g, need)
                     for b, g, need in zip(ctx.biases, grads_TO, ctx.needs_input_grad[4 + count:], strict=True)]
         d_x = reducing.wait() if reducing else None
@@ -211,4 +221,7 @@ class RowParallelLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = tag(x.reshape(*x.shape[:2], math.prod(x.shape[2:])), self.input_name)
         y = row_linear(x, self.weight, self.context.tp, self.context.scattered)
-        return y if self.bias is None else y + self.bias
+        if self.bias is None:
+            return y
+        with fused("residual", joins=True):
+            return y + self.bias

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from common.kernels.cross_entropy import cross_entropy, cross_entropy_reference
-from common.kernels.dropout import Site, dropout_add, hidden_mask_SBH
+from common.kernels.dropout import Site, hidden_mask_SBH
+from common.kernels.region import fused
 from common.layers.attention import Attention
 from common.layers.context import Context
 from common.layers.embedding import Embedding
@@ -61,11 +62,13 @@ class Branch(nn.Module):
         y = self.mixer(y, record)
         p = self.config.dropout
         if not (p and self.training):
-            return x_sBH + y
+            with fused("residual", joins=True):
+                return x_sBH + y
         site = Site(record.seed, record.step, record.samples, self.layer, self.name)
         first = self.context.tp.index * y.shape[0] if self.context.scattered else 0
-        keep = hidden_mask_SBH(site, p, y.shape, first, record.length, y.device)
-        return dropout_add(y, x_sBH, keep, p, f"{self.kind}.dropout_mask")
+        return self.context.kernel_set.add_dropped(
+            y, x_sBH, lambda: hidden_mask_SBH(site, p, x_sBH.shape, first, record.length, x_sBH.device), p,
+            f"{self.kind}.dropout_mask")
 
 
 class Layer(nn.Module):

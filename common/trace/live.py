@@ -24,12 +24,16 @@ def tensors(values) -> Iterator[Tensor]:
 
 
 class Live(TorchDispatchMode):
-    """bytes: alive now. peak: the most since entering or since `mark`. Both of what was made since entering."""
+    """bytes: alive now. peak: the most since entering or since `mark`. settled: the same, times left out while
+    `inside` a fused kernel, whose temporaries are no memory on a GPU. All of what was made since entering.
+    """
 
     def __init__(self):
         super().__init__()
         self.bytes = 0
         self.peak = 0
+        self.settled = 0
+        self.inside = False
         self._known: dict[int, weakref.ref] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -60,8 +64,14 @@ class Live(TorchDispatchMode):
         self._known[key] = weakref.ref(storage, gone)
         self.bytes += size
         self.peak = max(self.peak, self.bytes)
+        self.settle()
+
+    def settle(self) -> None:
+        """Takes note of the bytes alive now, unless a fused kernel is at work."""
+        if not self.inside:
+            self.settled = max(self.settled, self.bytes)
 
     def mark(self) -> int:
         """Starts a new peak at the bytes alive now; returns the one before."""
-        before, self.peak = self.peak, self.bytes
+        before, self.peak, self.settled = self.peak, self.bytes, self.bytes
         return before

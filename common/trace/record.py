@@ -1,7 +1,7 @@
 """The record of everything one rank runs and sends, in order."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from common.collectives import Pending
+from common.kernels import region
 from common.recompute.meter import tag
 from common.recompute.replay import REPLAY
+from common.trace.fold import Fold
 from common.trace.live import Live, tensors
 from common.trace.place import Place
 from common.trace.work import flops, free, traffic
@@ -37,9 +39,9 @@ INNER = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (1, "attent
 class Operation:
     """One operation that runs something; views and allocations are left out.
 
-    name: torch's, such as "aten.mm". phase: one of PHASES. module: dotted name of the innermost module it
-    belongs to. inputs, outputs: shapes. dtype: of the first output. flops, read, written: see
-    common/trace/work.py; bytes.
+    name: torch's, such as "aten.mm", or common.<name> of a fused kernel. phase: one of PHASES. module: dotted name of
+    the innermost module it belongs to. inputs, outputs: shapes. dtype: of the first output. flops, read, written: see
+    common/trace/work.py; bytes. parts: of a fused kernel, the matrix products that it does.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Operation:
     flops: int
     read: int
     written: int
+    parts: tuple["Operation", ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,16 +83,39 @@ class Message:
 
 
 class Recorder(TorchDispatchMode):
-    """Records while it is active. `phase` is set by whoever drives the model; replays carry their own mark."""
+    """Records while it is active. `phase` is set by whoever drives the model; replays carry their own mark.
+
+    As a listener of common/kernels/region.py it makes one operation of all that runs in a fused region.
+    """
 
     def __init__(self, layout: TracedLayout, place: Place):
         super().__init__()
         self.layout, self.place = layout, place
         self.live = Live()
         self.phase = "forward"
-        self.operations: list[Operation] = []
         self.messages: list[Message] = []
+        self._operations: list[Operation] = []
         self._under_way: dict[int, int] = {}
+        self._fold: Fold | None = None  # the region at work, or one left whose kernel may go on
+        self._entered: list[str] = []
+
+    def __enter__(self):
+        with ExitStack() as entered:
+            entered.enter_context(region.listening(self))
+            super().__enter__()
+            self._leaving = entered.pop_all()
+        return self
+
+    def __exit__(self, *error):
+        with self._leaving:
+            return super().__exit__(*error)
+
+    @property
+    def operations(self) -> list[Operation]:
+        """What has been recorded; a kernel that might have gone on is complete once this is asked for."""
+        if not self._entered:
+            self._close()
+        return self._operations
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -98,12 +124,38 @@ class Recorder(TorchDispatchMode):
             self._message(func, args)
             return out
         self.live.watch(args, kwargs, out)
-        if not free(func):
+        if self._entered and self._entered[0] != region.ABSORBED:
+            self._fold.make(args, kwargs, out)
+        if not free(func) and region.ABSORBED not in self._entered:
             self._operation(func, args, kwargs, out)
         if func.overloadpacket in INNER:
             index, name = INNER[func.overloadpacket]
             tag(out[index], name)
         return out
+
+    def enter(self, name: str, joins: bool) -> None:
+        if not self._entered and name != region.ABSORBED:
+            if not (joins and self._fold is not None and self._fold.name == name):
+                self._close()
+                self._fold = Fold(name, *self._where())
+            self.live.inside = True
+        self._entered.append(name)
+
+    def leave(self, name: str, joins: bool) -> None:
+        self._entered.pop()
+        if not self._entered and name != region.ABSORBED:
+            if not joins:
+                self._close()
+            self.live.inside = False
+            self.live.settle()
+
+    def _close(self) -> None:
+        fold, self._fold = self._fold, None
+        if fold is not None and not fold.empty:
+            self._keep(Operation(**fold.close()))
+
+    def _keep(self, operation: Operation) -> None:
+        self._operations.append(operation)
 
     def _where(self) -> tuple[str, str]:
         return "recompute" if REPLAY.running else self.phase, self.place.now()
@@ -112,17 +164,23 @@ class Recorder(TorchDispatchMode):
         inputs, outputs = list(tensors([*args, *kwargs.values()])), list(tensors(out))
         if not inputs and not outputs:  # a question about types
             return
-        self.operations.append(Operation(
+        operation = Operation(
             f"{func.namespace}.{func.overloadpacket.__name__}", *self._where(),
             tuple(tuple(x.shape) for x in inputs), tuple(tuple(x.shape) for x in outputs),
             _dtype((outputs or inputs)[0]), flops(func, args, kwargs, out),
-            *traffic(func, args, kwargs, out)))
+            *traffic(func, args, kwargs, out))
+        if self._entered:
+            self._fold.add(func, args, kwargs, out, operation)
+            return
+        self._close()
+        self._keep(operation)
 
     def _message(self, func, args) -> None:
         kind = func.overloadpacket.__name__
         if kind not in COLLECTIVES:
             raise NotImplementedError(f"c10d.{kind} is not among the messages a trace knows: "
                                       f"{', '.join(COLLECTIVES)}")
+        assert not self._entered, f"a message inside the kernel {self._entered[0]!r}"
         name, full = COLLECTIVES[kind]
         position = [a.name for a in func._schema.arguments].index("process_group")
         group = self.layout.find(dist.ProcessGroup.unbox(args[position]))

@@ -32,7 +32,8 @@ class Trace:
     parameters: elements that this rank stores, padding included. logical_parameters: elements of the same
     layers over all tensor ranks, each counted once. state: bytes that stay from step to step, by kind. saved:
     bytes kept from forward for backward, by tensor name, once per storage, weights left out. peaks: most
-    bytes alive in each phase of what was made in it and before, parameters and state left out.
+    bytes alive in each phase of what was made in it and before, parameters and state left out. kernel_peaks: the same,
+    without what lives inside a fused kernel alone.
     """
 
     config: LanguageModelConfig
@@ -50,6 +51,7 @@ class Trace:
     state: dict[str, int]
     saved: dict[str, int]
     peaks: dict[str, int]
+    kernel_peaks: dict[str, int]
     operations: tuple[Operation, ...] = field(repr=False)
     messages: tuple[Message, ...] = field(repr=False)
 
@@ -140,12 +142,12 @@ def trace(config: LanguageModelConfig, grid: Grid, rank: int = 0, micro_batch: i
         optimizer = Optimizer(gradients, AdamWConfig())
         optimizer.state()  # made now, so that the recorded update is any but the first
         with recording(model, layout) as recorder:
-            saved, peaks = _step(model, gradients, optimizer, recorder, micro_batch)
+            saved, peaks, kernel_peaks = _step(model, gradients, optimizer, recorder, micro_batch)
         return Trace(
             config, grid, rank, micro_batch, kernels, sequence_parallel, recompute,
             str(dtype).removeprefix("torch."), first, last, sum(p.numel() for p in model.parameters()),
-            count(model), _state(model, gradients, optimizer), saved, peaks, tuple(recorder.operations),
-            tuple(recorder.messages))
+            count(model), _state(model, gradients, optimizer), saved, peaks, kernel_peaks,
+            tuple(recorder.operations), tuple(recorder.messages))
 
 
 def layer_trace(config: LanguageModelConfig, grid: Grid, **settings) -> Trace:
@@ -158,29 +160,34 @@ def layer_trace(config: LanguageModelConfig, grid: Grid, **settings) -> Trace:
 
 
 def _step(model: LanguageModel, gradients: Gradients, optimizer: Optimizer, recorder: Recorder,
-          micro_batch: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Runs one step under the recorder; returns saved bytes by name and peaks by phase."""
+          micro_batch: int) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """Runs one step under the recorder; returns saved bytes by name, and both kinds of peaks by phase."""
     record = _record(model.config, micro_batch)
     carry = _carry(model, record)
-    peaks = {}
+    peaks, kernel_peaks = {}, {}
+
+    def mark(phase: str) -> None:
+        kernel_peaks[phase] = recorder.live.settled
+        peaks[phase] = recorder.live.mark()
+
     recorder.live.mark()
     with measuring(model) as meter:
         carry, terms = model(record, carry)
     outputs = [t.sum / t.count for t in terms.values()] or [carry["hidden"]]
-    peaks["forward"] = recorder.live.mark()
+    mark("forward")
     recorder.phase = "backward"
     arriving = [torch.empty_like(x) for x in outputs]
     del carry, terms
     torch.autograd.backward(outputs, arriving)
-    peaks["backward"] = recorder.live.mark()
+    mark("backward")
     recorder.phase = "reduce"
     gradients.reduce()
-    peaks["reduce"] = recorder.live.mark()
+    mark("reduce")
     recorder.phase = "optimizer"
     gradients.clip(1.0)
     optimizer.step(1.0)
-    peaks["optimizer"] = recorder.live.mark()
-    return dict(meter.saved), peaks
+    mark("optimizer")
+    return dict(meter.saved), peaks, kernel_peaks
 
 
 def _record(config: LanguageModelConfig, micro_batch: int) -> Record:

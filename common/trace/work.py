@@ -69,8 +69,8 @@ def size(x: Tensor) -> int:
     return prod(n for n, stride in zip(x.shape, x.stride(), strict=True) if stride) * x.itemsize
 
 
-def traffic(func: torch._ops.OpOverload, args, kwargs, out) -> tuple[int, int]:
-    """Bytes read and bytes written."""
+def touched(func: torch._ops.OpOverload, args, kwargs, out) -> tuple[list[tuple[Tensor, int]], list[tuple[Tensor, int]]]:
+    """What is read and what is written: tensors, each with its bytes."""
     packet = func.overloadpacket
     places, names = _written(func)
     targets = [x for i in places if i < len(args) for x in tensors(args[i])]
@@ -78,10 +78,20 @@ def traffic(func: torch._ops.OpOverload, args, kwargs, out) -> tuple[int, int]:
     mine = {id(x) for x in targets + outs}
     sources = {id(x): x for x in tensors([*args, *kwargs.values()]) if id(x) not in mine}
     if packet in SCATTERS:
-        touched = size(args[SCATTERS[packet]])
-        return sum(map(size, sources.values())) + touched, touched
-    made = sum(size(x) for x in tensors(out) if id(x) not in mine)
+        hit = size(args[SCATTERS[packet]])
+        return [*_sized(sources.values()), (args[0], hit)], [(args[0], hit)]
+    made = _sized(x for x in tensors(out) if id(x) not in mine)
     if packet in LOOKUPS:
-        return sum(size(x) for x in sources.values() if x is not args[0]) + made, made
-    read = sum(map(size, sources.values())) + (0 if packet in OVERWRITES else sum(map(size, targets)))
-    return read, made + sum(map(size, targets + outs))
+        return _sized(x for x in sources.values() if x is not args[0]) + [(args[0], sum(n for _, n in made))], made
+    read = [*sources.values(), *([] if packet in OVERWRITES else targets)]
+    return _sized(read), made + _sized(targets + outs)
+
+
+def _sized(xs) -> list[tuple[Tensor, int]]:
+    return [(x, size(x)) for x in xs]
+
+
+def traffic(func: torch._ops.OpOverload, args, kwargs, out) -> tuple[int, int]:
+    """Bytes read and bytes written."""
+    reads, writes = touched(func, args, kwargs, out)
+    return sum(n for _, n in reads), sum(n for _, n in writes)
