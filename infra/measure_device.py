@@ -23,7 +23,8 @@ from common.trace.work import flops, traffic
 from infra.rank_context import RankContext
 
 aten = torch.ops.aten
-DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16,
+          "fp16": torch.float16}  # fp8 has a product of its own
 WIDTH = 256  # of the rows that row-wise operations work on
 SAMPLE = 1e-3  # seconds of calls that one sample holds at least
 
@@ -58,13 +59,13 @@ def measure_device(context: RankContext, plan: Plan) -> Measured:
     seconds_of(product(device, "fp32", "nn", 256, 256, 256), device, 5 * plan.seconds)
     products = []
     for precision, layout, m, n, k in plan.products:
-        show.step(f"products in {precision}, {context.size} ranks")
+        show.step(f"products in {precision}, ranks at once: {context.size}")
         dist.barrier()
         work = product(device, precision, layout, m, n, k)
         products.append(Product(precision, layout, m, n, k, seconds_of(work, device, plan.seconds)))
     kernels = []
     for name, func, args, kwargs in _operations(device, plan):
-        show.step(f"other operations, {context.size} ranks")
+        show.step(f"other operations, ranks at once: {context.size}")
         dist.barrier()
         with torch.no_grad():
             out = func(*args, **kwargs)
@@ -105,7 +106,7 @@ def lower_quartile(samples: list[float]) -> float:
 
 
 def _batch(work: Callable[[], Any], device: Device, calls: int) -> float:
-    """Seconds of `calls` calls; on a GPU by its own clock, so that the host's time to issue them is left out."""
+    """Seconds of `calls` calls; on a GPU by its own clock, which still counts its waits for a host that is slower."""
     if device.kind == "cuda":
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()

@@ -29,7 +29,7 @@ def measure_links(context: RankContext, sizes: tuple[int, ...], seconds: float) 
     for size in sizes:
         share = max(1, size // (ELEMENT * context.size))
         for name, call in _calls(context, share):
-            show.step(f"messages, {context.size} ranks")
+            show.step(f"messages, ranks: {context.size}")
             took = _seconds_of(call, context.device, seconds) / (2 if name == "send" else 1)
             found.append(Collective(name, context.size, share * context.size * ELEMENT, took))
     show.end()

@@ -170,6 +170,11 @@ class Network:
     topology: str
     oversubscription: float
 
+    @property
+    def rate(self) -> float:
+        """Bytes/s in one direction that long messages of all ranks of a node get together."""
+        return self.nics * self.link.rate
+
 
 @dataclass(frozen=True)
 class Cluster:

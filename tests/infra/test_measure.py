@@ -251,6 +251,7 @@ def test_a_file_is_replaced_only_when_asked(tmp_path, capsys):
 def test_the_plan_for_a_cpu_fits_a_minute_and_has_every_layout():
     whole = plan("cpu", 1, quick=False)
     assert {layout for _, layout, *_ in whole.products} == {"nt", "nn", "tn"}
+    assert all(product(CPU, precision, "nt", 4, 4, 4)().shape == (4, 4) for precision, *_ in whole.products)
     assert max(2 * m * n * k for *_, m, n, k in whole.products) <= 2.2e9
     assert len(whole.products) + 24 * len(whole.elements) < 200
     assert all(elements % WIDTH == 0 for elements in whole.elements)

@@ -83,6 +83,7 @@ def test_nvlink_is_its_links_in_one_direction(name, links, each, used):
 def test_network_cards(name, cards, bits):
     network = RECORDS[name].network
     assert network.nics == cards and network.link.bandwidth == bits / 8
+    assert network.rate == pytest.approx(0.96 * cards * bits / 8)
     assert 2e-6 < network.link.latency < 2e-5
 
 
