@@ -240,7 +240,7 @@ def _moved(name: str, shift: int) -> str:
 
 
 def _shifted(o: Operation, shift: int) -> Operation:
-    return replace(o, module=_moved(o.module, shift))
+    return replace(o, module=_moved(o.module, shift), parts=tuple(_shifted(part, shift) for part in o.parts))
 
 
 def _check_alike(ran: list[Operation], sent: list[Transfer], blocks: Blocks) -> None:
