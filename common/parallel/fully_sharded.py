@@ -130,7 +130,7 @@ class FullyShardedGradients:
 
     @torch.no_grad()
     def norm(self) -> Tensor:
-        """The 2-norm over all gradients, each element counted once; the same 0-d fp64 tensor on every rank."""
+        """The 2-norm over all gradients, each counted once; the same 0-d fp64 tensor on every rank."""
         squares = torch.linalg.vector_norm(self.flat, dtype=torch.float64).square()
         return all_reduce(squares, self.layout.group("dp")).sqrt()
 
