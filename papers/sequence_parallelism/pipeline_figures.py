@@ -118,7 +118,7 @@ PIPELINE_FIGURES = (
     Figure(
         "figure9",
         "Figure 9: memory of each pipeline rank of the 530B with output tensors held and let go, as read and as traced. "
-        "Ours lies higher by what one backward pass holds for a moment, and falls a little less per rank.",
+        "Ours falls a little less per rank, by the size of an attention mask.",
         ("figure9-*/memory_gib", "figure9-no-dealloc/gap"),
         figure9,
     ),

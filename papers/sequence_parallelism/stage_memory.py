@@ -103,8 +103,8 @@ def _of_curve(name: str, slope: float, held: Sequence[float], peak: Sequence[flo
            for rank, p, read in zip(RANKS, peak, _curve(facts, name), strict=True)]
     yield Result(f"figure9-{name}/memory_gib", tuple(p / GIB for p in peak),
                  detail="kept by the micro-batches in flight, and what one backward pass holds beyond that for a moment",
-                 cause=f"ours has no such mask; with {mask / MIB:.1f} MiB for each micro-batch in flight it lies "
-                       f"{min(off):.2f} to {max(off):.2f} GiB above the curve, by what one backward pass holds for a moment")
+                 cause=f"ours has no such mask; with {mask / MIB:.1f} MiB of it for each micro-batch in flight it lies "
+                       f"{min(off):+.2f} to {max(off):+.2f} GiB off the curve")
 
 
 PRODUCERS = (figure9,)

@@ -59,13 +59,17 @@ def last_layer(size: str) -> Trace:
     return trace(config, Grid(tp=8), micro_batch=micro_batch, sequence_parallel=True, first=config.depth - 1)
 
 
-@cache
 def stage(size: str, technique: str, number: int, chunks: int = 1) -> Trace:
     """One of the pp x chunks stages that the model is cut into, at tensor-parallel size 8."""
+    last = published(size).grid.pp * chunks - 1
+    # Table 3 is cut evenly: stages between the ends are alike.
+    return _stage(size, technique, min(number, 1) if number < last else last, chunks)
+
+
+@cache
+def _stage(size: str, technique: str, number: int, chunks: int) -> Trace:
     config, micro_batch = model(size)
     pp = published(size).grid.pp
-    if 1 < number < pp * chunks - 1:
-        return stage(size, technique, 1, chunks)  # table 3 is cut evenly: stages between the ends are alike
     first, last = cuts(config.layers, pp * chunks)[number]
     grid = Grid(tp=8, pp=pp)
     return trace(config, grid, grid.rank(pp=number % pp), micro_batch, first=first, last=last, **TECHNIQUES[technique])
