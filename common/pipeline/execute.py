@@ -62,8 +62,14 @@ class Pipeline:
         return Inbox(group, peer, self.cut, self.device, iter(coming), buffers) if group else None
 
     @property
+    def sent_by_direction(self) -> tuple[int, int]:
+        """Bytes of activations and of gradients that this rank has put on the wire so far."""
+        activations, gradients = (box.bytes if box else 0 for box in (self._activations_out, self._gradients_out))
+        return activations, gradients
+
+    @property
     def bytes_sent(self) -> int:
-        return sum(box.bytes for box in (self._activations_out, self._gradients_out) if box)
+        return sum(self.sent_by_direction)
 
     def run(self, schedule: Schedule, records: Sequence[Record], loss: Callable[[dict[str, LossTerm]], Tensor] | None = None,
             gradients: Gradients | None = None) -> dict[str, Tensor]:

@@ -1,9 +1,13 @@
-"""The models of arXiv:2104.04473 as published.
+"""The models of arXiv:2104.04473 as published, and a small one that trains on a laptop under any layout.
 
     python -m papers.interleaved_pipelining.train gpt_1t --help
+    python -m papers.interleaved_pipelining.train laptop_ptd_p
 
 Micro-batch sizes and interleaving are those of the authors' scripts, where the paper does not state them.
 """
+
+from dataclasses import replace
+from functools import partial
 
 from common.grid import Grid
 from common.models.config import LanguageModelConfig
@@ -192,3 +196,83 @@ def figure17_145b() -> Recipe:
 
 def figure18_175b() -> Recipe:
     return figure_18(60, scatter_gather=False)
+
+
+SMALL_CORPUS = DataConfig(vocab=1024, max_bytes=300_000, train_packages=("numpy",), valid_packages=("tyro",),
+                          test_packages=("rich",))
+"""Prepared in seconds, once; its tokens last for longer than any run here."""
+
+
+def laptop_under(grid: Grid = Grid(), steps: int = 100, **execution) -> Recipe:  # noqa: B008 (a frozen value)
+    """The laptop model under one layout, always with the same batches, dropout masks and seed.
+
+    Its 8 layers, 4 heads and 4 micro-batches fit every layout of up to 4 ranks.
+    """
+    return Recipe(
+        name="interleaved_pipelining-laptop",
+        model=LanguageModelConfig("[*-]*8", hidden=64, heads=4, vocab=1024, sequence=64, dropout=0.1, attention_dropout=0.1),
+        grid=grid,
+        execution=Execution("paper", **execution),
+        training=TrainingConfig(steps=steps, batch=8, micro_batch=2),
+        rate=LearningRate(peak=3e-3, total=steps, warmup=min(10, steps), floor=3e-4),
+        data=SMALL_CORPUS,
+    )
+
+
+def laptop() -> Recipe:
+    """On one process."""
+    return laptop_under()
+
+
+def laptop_ptd_p() -> Recipe:
+    """Tensor, pipeline and data parallelism composed on eight ranks, with two chunks on each and a sharded optimizer."""
+    return laptop_under(Grid(tp=2, dp=2, pp=2), schedule="interleaved", chunks=2, sharded_optimizer=True)
+
+
+LAYOUTS = {
+    "one process": laptop_under,
+    "dp 4": partial(laptop_under, Grid(dp=4)),
+    "dp 4, sharded optimizer": partial(laptop_under, Grid(dp=4), sharded_optimizer=True),
+    "tp 4": partial(laptop_under, Grid(tp=4)),
+    "tp 2 with sequence parallelism, dp 2, selective recomputation": partial(
+        laptop_under, Grid(tp=2, dp=2), sequence_parallel=True, recompute="selective"),
+    "pp 4, 1F1B": partial(laptop_under, Grid(pp=4)),
+    "pp 4, zero bubble": partial(laptop_under, Grid(pp=4), schedule="zb-h1"),
+    "pp 4 in 2 chunks, interleaved, full recomputation": partial(
+        laptop_under, Grid(pp=4), schedule="interleaved", chunks=2, recompute="full"),
+    "tp 2, pp 2 in 2 chunks, interleaved": partial(laptop_under, Grid(tp=2, pp=2), schedule="interleaved", chunks=2),
+    "pp 2, GPipe, dp 2, sharded optimizer": partial(
+        laptop_under, Grid(dp=2, pp=2), schedule="gpipe", sharded_optimizer=True),
+}
+"""Ten ways to run the laptop model, each a function of the number of steps."""
+
+
+def laptop_stages(hidden: int, sequence: int, batch: int, micro_batch: int, recompute: str = "none") -> Recipe:
+    """Two stages of two layers, alike: the vocabulary is too small to weigh on either."""
+    return Recipe(
+        name="interleaved_pipelining-laptop-stages",
+        model=LanguageModelConfig("[*-]*4", hidden=hidden, heads=4, vocab=257, sequence=sequence),
+        grid=Grid(pp=2),
+        execution=Execution("paper", recompute=recompute),
+        training=TrainingConfig(steps=20, batch=batch, micro_batch=micro_batch),
+        rate=LearningRate(peak=1e-3, total=20, floor=1e-4),
+        data=replace(SMALL_CORPUS, vocab=257),
+    )
+
+
+def laptop_figure_16(micro_batch: int, batch: int) -> Recipe:
+    """Small enough that a larger micro-batch makes better use of a processor, as of a GPU in figure 7."""
+    return laptop_stages(128, 64, batch, micro_batch)
+
+
+def laptop_figure_17(batch: int, recompute: str = "full") -> Recipe:
+    """Large enough that recomputation costs its operations rather than its calls; micro-batches of one sequence."""
+    return laptop_stages(192, 128, batch, 1, recompute)
+
+
+def laptop_figure16() -> Recipe:
+    return laptop_figure_16(4, 16)
+
+
+def laptop_figure17() -> Recipe:
+    return laptop_figure_17(16)
