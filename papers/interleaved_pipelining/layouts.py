@@ -30,44 +30,6 @@ QUICK = (ALONE, "dp 4, sharded optimizer", "tp 2 with sequence parallelism, dp 2
          "pp 4, zero bubble", "tp 2, pp 2 in 2 chunks, interleaved")
 RULE = "takeaway-2"
 
-Curves = dict[str, list[float]]
-
-
-def losses_on_rank(context, names: Sequence[str], steps: int, runs: str) -> list[list[float]]:
-    """Loss of each step under each layout, on a rank of a layout that needs all ranks."""
-    from common.layout import Layout
-    from common.training.loop import Loop
-    from common.training.run_directory import RunDirectory
-    from common.training.step import train_step
-    from data.prepare import prepare
-    from papers.interleaved_pipelining.recipes import LAYOUTS
-
-    found = []
-    for name in names:
-        recipe = LAYOUTS[name](steps=steps)
-        loop = Loop(recipe, prepare(recipe.data), RunDirectory(Path(runs)), Layout(recipe.grid, context.rank), context.device)
-        found.append([train_step(loop.training, loop.records(step), recipe.rate.at(step), recipe.optimizer.clip).loss
-                      for step in range(steps)])
-    return found
-
-
-def curves(names: Sequence[str], steps: int) -> Curves:
-    """Layout -> loss of each step, nats per token; each on as many ranks as it has."""
-    from data.prepare import prepare
-    from infra.launch import run_local
-    from papers.interleaved_pipelining.recipes import LAYOUTS
-
-    recipes = {name: LAYOUTS[name](steps=steps) for name in names}
-    for recipe in recipes.values():
-        recipe.check()
-        prepare(recipe.data)
-    found: Curves = {}
-    for world in sorted({recipe.grid.world for recipe in recipes.values()}):
-        mine = [name for name, recipe in recipes.items() if recipe.grid.world == world]
-        found |= dict(zip(mine, run_local(losses_on_rank, world, mine, steps, "", timeout=3600)[0], strict=True))
-    return {name: found[name] for name in names}
-
-
 def apart(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Layout -> its largest distance from one process at any step, nats."""
     return {name: max(abs(a - b) for a, b in zip(losses, found[ALONE], strict=True))
@@ -81,6 +43,8 @@ def apart(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
     minutes=0.3,
 )
 def loss_by_layout(ask: Ask) -> Iterator[Result]:
+    from papers.interleaved_pipelining.layout_losses import curves
+
     found = curves(QUICK, QUICK_STEPS)
     differences = apart(found)
     yield Result(f"{RULE}/loss_by_layout", max(differences.values()),
@@ -135,6 +99,7 @@ class LayoutsRun:
 
 
 def main() -> None:
+    from papers.interleaved_pipelining.layout_losses import curves
     from papers.interleaved_pipelining.recipes import LAYOUTS
 
     asked = tyro.cli(LayoutsRun, prog="python -m papers.interleaved_pipelining.layouts")

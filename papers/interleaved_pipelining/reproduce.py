@@ -12,19 +12,25 @@ from common.claims.readme import contradiction_table, waiting_table
 from papers.interleaved_pipelining import (
     bubbles,
     checkpoint_size,
+    executor_bubble,
+    executor_figures,
     figures_and_text,
+    layouts,
     messages,
     microbatches,
     parameters,
     printed,
     recomputation,
     tables,
+    trade_offs,
+    wire_bytes,
     work,
 )
 from papers.interleaved_pipelining.figures import FIGURES
 
 EXACT = (parameters, work, bubbles, microbatches, messages, recomputation, checkpoint_size)
 DERIVED = (printed, figures_and_text)
+MEASURED = (executor_bubble, layouts, wire_bytes, trade_offs)
 
 INPUTS = ("heads", "hidden", "layers", "tp", "pp", "dp", "pipeline_parallel", "data_parallel", "model_parallel",
           "gpus", "global_batch", "micro_batch", "tokens_billion")
@@ -32,20 +38,21 @@ INPUTS = ("heads", "hidden", "layers", "tp", "pp", "dp", "pipeline_parallel", "d
 
 PAPER = Paper(
     Path(__file__).parent,
-    producers=tuple(producer for module in (*EXACT, *DERIVED) for producer in module.PRODUCERS),
+    producers=tuple(producer for module in (*EXACT, *DERIVED, *MEASURED) for producer in module.PRODUCERS),
     waits=(
         Waits(("*/tflops_per_gpu", "*/sequences_per_s", "*/tflops_per_gpu_before", "*/tflops_per_gpu_after",
                "text-bisection-*", "text-gpt3-v100"), "predicted", "prediction of times from a trace"),
-        Waits(("takeaway-3",), "measured", "micro-batch sizes and recomputation timed at laptop scale"),
     ),
     context=(*(f"*/{key}" for key in INPUTS), "setup-cluster", "setup-peak", "setup-vocab", "setup-seq",
              "setup-precision", "setup-throughput-definition", "setup-script-*", "eq-iterations", "figure1-models",
              "figure3-example", "figure4-example", "text-deepspeed-compare", "text-gpt3-batch", "text-data-layout",
              "text-zero-infinity-years", "text-checkpoint-read", "text-checkpoint-write"),
-    figures=FIGURES,
+    figures=(*FIGURES, executor_figures.FIGURE, layouts.FIGURE),
     blocks={
         "models": tables.models,
         "days": tables.days,
+        "executor": executor_figures.block,
+        "layouts": layouts.block,
         "contradictions": contradiction_table,
         "waiting": waiting_table,
     },
