@@ -18,7 +18,7 @@ from common.claims.listing import claims_of
 from common.claims.published import load
 from common.claims.run import rows_of, run
 from common.training.command import recipes as named_recipes
-from papers.interleaved_pipelining import recipes, tables
+from papers.interleaved_pipelining import figures, recipes, tables
 from papers.interleaved_pipelining.reproduce import DERIVED, EXACT, PAPER
 from tests.common.claims.sample_paper import ORIGIN
 
@@ -363,7 +363,7 @@ def texts(path: Path) -> list[str]:
 def test_figures(rows: dict[str, Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
     found = {}
-    for figure in PAPER.figures:
+    for figure in figures.FIGURES:
         path = tmp_path / f"{figure.name}.svg"
         figure.draw(path, rows)
         found[figure.name] = texts(path)
