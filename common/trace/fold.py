@@ -12,13 +12,13 @@ class Fold:
     """Collects what runs in a region.
 
     Read: bytes of what was made outside, each view once. Written: bytes of what was made inside and is alive when the
-    region is closed, and of what was made outside and written to. What dies inside costs nothing.
+    region is closed, and of what was made outside and written to. What dies inside costs nothing, and what is absorbed
+    (`skip`) moves nothing.
     """
 
     def __init__(self, name: str, phase: str, module: str):
         self.name, self.phase, self.module = name, phase, module
         self.parts: list = []
-        self._dtypes: list[str] = []
         self._made: dict[int, tuple[weakref.ref, int, tuple[int, ...], str]] = {}
         self._read: dict[int, dict[tuple, int]] = {}
         self._written: dict[int, dict[tuple, int]] = {}
@@ -45,9 +45,11 @@ class Fold:
             if not self._inside(x):
                 self._note(self._written, x, size)
                 self._outputs.setdefault(_place(x), (tuple(x.shape), _dtype(x)))
-        self._dtypes.append(operation.dtype)
-        if operation.flops:
-            self.parts.append(operation)
+        self.parts.append(operation)
+
+    def skip(self, operation) -> None:
+        """An operation that a GPU would not run."""
+        self.parts.append(operation)
 
     def _inside(self, x: Tensor) -> bool:
         return _key(x) in self._made
@@ -64,7 +66,7 @@ class Fold:
 
     @property
     def empty(self) -> bool:
-        return not self._dtypes
+        return not self.parts
 
     def close(self) -> dict:
         """The fields of the one operation that this is."""
@@ -74,7 +76,7 @@ class Fold:
         return {
             "name": self.name if "." in self.name else f"common.{self.name}", "phase": self.phase, "module": self.module,
             "inputs": tuple(self._inputs.values()), "outputs": tuple(shape for shape, _ in outputs),
-            "dtype": outputs[0][1] if outputs else self._dtypes[-1], "flops": sum(p.flops for p in self.parts),
+            "dtype": outputs[0][1] if outputs else self.parts[-1].dtype, "flops": sum(p.flops for p in self.parts),
             "read": self._bytes(self._read), "written": sum(size for size, _, _ in alive) + self._bytes(self._written),
             "parts": tuple(self.parts)}
 

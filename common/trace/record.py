@@ -31,6 +31,7 @@ COLLECTIVES = {
     "send": ("send", 0),
     "recv_": ("receive", 0),
 }
+ABSORBED = "common.absorbed"
 # Outputs that autograd keeps and no code of ours ever sees.
 INNER = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (1, "attention.statistics")}
 
@@ -41,7 +42,8 @@ class Operation:
 
     name: torch's, such as "aten.mm", or common.<name> of a fused kernel. phase: one of PHASES. module: dotted name of
     the innermost module it belongs to. inputs, outputs: shapes. dtype: of the first output. flops, read, written: see
-    common/trace/work.py; bytes. parts: of a fused kernel, the matrix products that it does.
+    common/trace/work.py; bytes. parts: of a fused kernel, the operations that stand for it, one by one. Those that
+    stand for nothing that a GPU runs are the parts of a kernel named ABSORBED, which moves nothing.
     """
 
     name: str
@@ -124,9 +126,9 @@ class Recorder(TorchDispatchMode):
             self._message(func, args)
             return out
         self.live.watch(args, kwargs, out)
-        if self._entered and self._entered[0] != region.ABSORBED:
+        if self._entered:
             self._fold.make(args, kwargs, out)
-        if not free(func) and region.ABSORBED not in self._entered:
+        if not free(func):
             self._operation(func, args, kwargs, out)
         if func.overloadpacket in INNER:
             index, name = INNER[func.overloadpacket]
@@ -134,16 +136,16 @@ class Recorder(TorchDispatchMode):
         return out
 
     def enter(self, name: str, joins: bool) -> None:
-        if not self._entered and name != region.ABSORBED:
+        if not self._entered:
             if not (joins and self._fold is not None and self._fold.name == name):
                 self._close()
                 self._fold = Fold(name, *self._where())
-            self.live.inside = True
+            self.live.inside = name != region.ABSORBED
         self._entered.append(name)
 
     def leave(self, name: str, joins: bool) -> None:
         self._entered.pop()
-        if not self._entered and name != region.ABSORBED:
+        if not self._entered:
             if not joins:
                 self._close()
             self.live.inside = False
@@ -151,8 +153,12 @@ class Recorder(TorchDispatchMode):
 
     def _close(self) -> None:
         fold, self._fold = self._fold, None
-        if fold is not None and not fold.empty:
-            self._keep(Operation(**fold.close()))
+        if fold is None or fold.empty:
+            return
+        found = Operation(**fold.close())
+        if fold.name == region.ABSORBED:
+            found = replace(found, name=ABSORBED, flops=0, read=0, written=0)
+        self._keep(found)
 
     def _keep(self, operation: Operation) -> None:
         self._operations.append(operation)
@@ -169,6 +175,9 @@ class Recorder(TorchDispatchMode):
             tuple(tuple(x.shape) for x in inputs), tuple(tuple(x.shape) for x in outputs),
             _dtype((outputs or inputs)[0]), flops(func, args, kwargs, out),
             *traffic(func, args, kwargs, out))
+        if region.ABSORBED in self._entered:
+            self._fold.skip(operation)
+            return
         if self._entered:
             self._fold.add(func, args, kwargs, out, operation)
             return

@@ -71,7 +71,7 @@ def test_products_inside_are_its_parts():
             main.add_(a @ b)
     (found,) = recorder.operations
     assert (found.read, found.written) == (4 * (30 * 50 + 50 * 70 + 30 * 70), 4 * 30 * 70)
-    assert found.flops == 2 * 30 * 50 * 70 and [p.name for p in found.parts] == ["aten.mm"]
+    assert found.flops == 2 * 30 * 50 * 70 and [p.name for p in found.parts] == ["aten.mm", "aten.add_"]
     assert found.parts[0].inputs == ((30, 50), (50, 70))
 
 
@@ -101,7 +101,9 @@ def test_a_region_within_a_region_belongs_to_it_and_what_is_absorbed_costs_nothi
                 x = x + 1
             x = x * mask
             del mask
-    assert moved(recorder) == [("common.outer", 4 * N, 4 * N)]
+    assert moved(recorder) == [("common.absorbed", 0, 0), ("common.outer", 4 * N, 4 * N)]
+    assert [[p.name for p in o.parts] for o in recorder.operations] == [
+        ["aten.clone"], ["aten.ones", "aten.gt", "aten.add", "aten.mul"]]
 
 
 def test_a_message_inside_a_kernel_cannot_be():
