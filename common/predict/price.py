@@ -1,0 +1,219 @@
+"""The cost model of one cluster, and a trace played with it: what runs when, and where the time goes.
+
+One stream computes. Messages of a group go one after the other on a stream of their own, each from the operation after
+which it was issued to the one that waits for it, so what overlaps in the code overlaps here. A message takes
+multiprocessors away from what runs beside it. The host issues operations one after the other and far ahead of a busy
+device; where kernels are shorter than that, the device waits for the host.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from common.grid import Grid
+from common.predict.collectives import Communication
+from common.predict.compute import Compute
+from common.predict.constants import Constants, constants
+from common.predict.machine import Cluster
+from common.trace.record import ABSORBED, Message, Operation
+from common.trace.trace import Trace
+
+PASSES = (("forward",), ("recompute", "backward"), ("reduce",), ("optimizer",))  # phases that run through one another
+KINDS = ("products", "attention", "element-wise", "optimizer")
+COMPUTING = "computing"
+
+
+class Costs:
+    """Seconds of operations and messages on a cluster (common/predict/prices.py).
+
+    ranks: of the job, where the cluster's accelerators are shared among ranks of a node and speed depends on how many.
+    """
+
+    def __init__(self, cluster: Cluster, ranks: int | None = None, values: Constants | None = None):
+        self.cluster, self.constants = cluster, values or constants()
+        busy = cluster.node.ranks if ranks is None else min(ranks, cluster.node.ranks)
+        self.compute = Compute(cluster.accelerator_for(busy), self.constants)
+        self.communication = Communication(cluster)
+
+    def operation(self, operation: Operation) -> float:
+        return self.compute.seconds(operation)
+
+    def message(self, name: str, size: float, ranks: Sequence[int]) -> float:
+        return self.communication.seconds(name, size, ranks)
+
+    def transfer(self, size: float, sender: int, receiver: int) -> float:
+        return self.communication.transfer(size, sender, receiver)
+
+    @property
+    def dispatch(self) -> float:
+        """Seconds of the host for each operation and message that it issues; 0 where host and device are one."""
+        return self.compute.accelerator.dispatch_overhead if self.compute.accelerator.tiles else 0.0
+
+    def slowed(self, ranks: Sequence[int]) -> float:
+        """Share of its speed that computing loses while these ranks communicate."""
+        if not self.compute.accelerator.tiles:
+            return 0.0  # tables of a CPU were measured with all ranks at work
+        inside = len({rank // self.cluster.node.ranks for rank in ranks}) == 1
+        channels = self.constants.collective_channels if inside else self.constants.network_channels
+        return min(channels / self.compute.accelerator.multiprocessors, 0.9)
+
+
+def kind(operation: Operation) -> str:
+    """Which of KINDS an operation counts to. Attention is what attention itself runs between its projections."""
+    if operation.phase == "optimizer":
+        return "optimizer"
+    branch, _, last = operation.module.rpartition(".")
+    if last == "mixer" and branch.rpartition(".")[2].startswith("attention") and operation.name != "common.rotary":
+        return "attention"
+    return "products" if operation.flops else "element-wise"
+
+
+def group_of(grid: Grid, rank: int, name: str) -> tuple[int, ...]:
+    """The ranks of a group by the name that messages give it (common/layout.py); of a pipeline's pair, with the next."""
+    if name == "pp ends":
+        line = grid.group(rank, "pp")
+        return (line[0], line[-1]) if rank in (line[0], line[-1]) else line[1:-1]
+    if name.startswith("pp "):
+        line = grid.group(rank, "pp")
+        here = line.index(rank)
+        return rank, line[(here + 1) % len(line)]
+    axis, _, parts = name.partition("/")
+    return grid.replicas(rank, axis, int(parts)) if parts else grid.group(rank, *axis.split("+"))
+
+
+@dataclass(frozen=True)
+class Item:
+    """An operation or a message at its time. stream: COMPUTING or the group's name; start in seconds of its pass."""
+
+    name: str
+    phase: str
+    module: str
+    kind: str
+    stream: str
+    start: float
+    seconds: float
+
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A pass: operations and messages, and what the computing stream waited for.
+
+    waited: seconds by phase and by the group whose messages it waited for; "host" where it waited to be given work.
+    """
+
+    items: tuple[Item, ...] = field(repr=False)
+    waited: dict[tuple[str, str], float]
+    seconds: float
+
+    def computing(self) -> dict[tuple[str, str], float]:
+        """(phase, kind) -> seconds of the computing stream, slowed by messages as they were."""
+        found: dict[tuple[str, str], float] = defaultdict(float)
+        for item in self.items:
+            if item.stream == COMPUTING:
+                found[item.phase, item.kind] += item.seconds
+        return dict(found)
+
+    def communicating(self) -> dict[tuple[str, str], float]:
+        """(phase, group) -> seconds of messages, whether anything waited for them or not."""
+        found: dict[tuple[str, str], float] = defaultdict(float)
+        for item in self.items:
+            if item.stream != COMPUTING:
+                found[item.phase, item.stream] += item.seconds
+        return dict(found)
+
+    def totals(self) -> dict[str, float]:
+        """Kind, "recomputation", "exposed <group>" or "host" -> seconds; they add up to `seconds`."""
+        found: dict[str, float] = defaultdict(float)
+        for (phase, what), time in self.computing().items():
+            found["recomputation" if phase == "recompute" else what] += time
+        for (phase, what), time in self.waited.items():
+            again = phase == "recompute" and what != "host"
+            found["recomputation" if again else what if what == "host" else f"exposed {what}"] += time
+        return dict(found)
+
+
+def price(trace: Trace, costs: Costs, overlap: bool = True) -> dict[str, Priced]:
+    """Each pass of a trace by its last phase: forward, backward (recomputation in its place), reduce, optimizer.
+
+    overlap: False makes every message wait for its end at once, as software without asynchronous communication does.
+    """
+    found = {}
+    for phases in PASSES:
+        chosen = [i for i, o in enumerate(trace.operations) if o.phase in phases]
+        place = {}  # how many operations of this pass stand before the i-th of all
+        count = 0
+        for i in range(len(trace.operations) + 1):
+            place[i] = count
+            count += i < len(trace.operations) and trace.operations[i].phase in phases
+        sent = [(place[m.start], place[m.start if m.end is None or not overlap else m.end], m)
+                for m in trace.messages if m.phase in phases]
+        ranks = {m.group: group_of(trace.grid, trace.rank, m.group) for _, _, m in sent}
+        found[phases[-1]] = play([trace.operations[i] for i in chosen], sent, costs, ranks)
+    return found
+
+
+@dataclass
+class _UnderWay:
+    """A message between its start and its end."""
+
+    start: float
+    end: float
+    slows: float
+
+
+def play(operations: Sequence[Operation], sent: Iterable[tuple[int, int, Message]], costs: Costs,
+         ranks: dict[str, Sequence[int]]) -> Priced:
+    """A pass. sent: for each message, how many operations stand before its start and before the wait for it.
+
+    ranks: those of each group that messages name.
+    """
+    starting, waiting = defaultdict(list), defaultdict(list)
+    for number, (start, end, message) in enumerate(sent):
+        starting[start].append((number, message))
+        waiting[end].append(number)
+    items: list[Item] = []
+    waited: dict[tuple[str, str], float] = defaultdict(float)
+    now = host = 0.0
+    free: dict[str, float] = defaultdict(float)
+    flights: dict[int, tuple[_UnderWay, Message]] = {}
+    for i in range(len(operations) + 1):
+        for number, message in starting[i]:
+            host += costs.dispatch
+            group = ranks[message.group]
+            takes = costs.message(message.name, message.bytes, group)
+            begin = max(now, host, free[message.group])
+            free[message.group] = begin + takes
+            flights[number] = _UnderWay(begin, begin + takes, costs.slowed(group)), message
+            items.append(Item(message.name, message.phase, message.module, message.name, message.group, begin, takes))
+        for number in waiting[i]:
+            flight, message = flights.pop(number)
+            waited[message.phase, message.group] += max(flight.end - now, 0.0)
+            now = max(now, flight.end)
+        if i < len(operations):
+            o = operations[i]
+            host += costs.dispatch if o.name != ABSORBED else 0.0
+            waited[o.phase, "host"] += max(host - now, 0.0)
+            now = max(now, host)
+            end = _beside(now, costs.operation(o), [flight for flight, _ in flights.values()])
+            items.append(Item(o.name, o.phase, o.module, kind(o), COMPUTING, now, end - now))
+            now = end
+    return Priced(tuple(items), {k: v for k, v in waited.items() if v}, now)
+
+
+def _beside(now: float, work: float, flights: Iterable[_UnderWay]) -> float:
+    """When `work` seconds of computing that start at `now` are done, slower while messages are under way."""
+    for flight in sorted(flights, key=lambda f: f.start):
+        begin = max(now, flight.start)
+        if flight.end <= begin or begin >= now + work:
+            continue
+        work -= begin - now
+        done = (flight.end - begin) * (1 - flight.slows)
+        if done >= work:
+            return begin + work / (1 - flight.slows)
+        work -= done
+        now = flight.end
+    return now + work
