@@ -16,7 +16,7 @@ from common.predict.efficiency import Work, work
 from common.predict.machine import Accelerator, Cluster
 from common.predict.memory import Memory, peaks, rank_memory
 from common.predict.pieces import Border, Way, border, pieces
-from common.predict.prices import Prices
+from common.predict.price import Costs
 from common.predict.spent import Spent
 from common.predict.stages import Make, Stage, StageTime, Timer, stages
 from common.predict.update import Ending, Update
@@ -63,6 +63,7 @@ class Prediction:
             "element-wise": spent.elementwise,
             "recomputation": spent.recomputation,
             "tensor-parallel communication": spent.exposed,
+            "waiting for the host": spent.host,
             "pipeline bubble": alone - spent.total,
             "messages between stages": makespan - alone,
             "data-parallel reduction": ending.ready - makespan,
@@ -114,18 +115,18 @@ def check(recipe: Recipe, cluster: Cluster) -> None:
     cluster.check_size(recipe.grid.world)
 
 
-def predict(recipe: Recipe, cluster: Cluster, prices: Prices, make_pieces: Make = pieces) -> Prediction:
-    """prices: the cost model on this cluster. Raises ValueError for a recipe that cannot run on it."""
+def predict(recipe: Recipe, cluster: Cluster, costs: Costs, make_pieces: Make = pieces) -> Prediction:
+    """costs: the cost model on this cluster. Raises ValueError for a recipe that cannot run on it."""
     check(recipe, cluster)
     model, execution, grid = recipe.model, recipe.execution, recipe.grid
     plan = make(execution.schedule, grid.pp, execution.chunks, recipe.micro_batches)
     made = stages(model, execution, grid, recipe.training.micro_batch, make_pieces)
     crossing = border(model, Way.of(execution, grid.tp, recipe.training.micro_batch, "none"), execution.scatter_gather)
-    links = Links(grid, crossing, prices)
-    timer = Timer(prices, grid.group(0, "tp"))
+    links = Links(grid, crossing, costs)
+    timer = Timer(costs, grid.group(0, "tp"))
     times = tuple(timer.stage(stage, execution.schedule in SPLIT, links.edges(i, len(made))) for i, stage in enumerate(made))
     played = simulate(plan, lambda kind, stage: times[stage].of(kind), links.delay)
-    update = Update(model, execution, grid, prices)
+    update = Update(model, execution, grid, costs)
     ending = update.ending(played, update.loads(made))
     device = cluster.accelerator_for(min(grid.world, cluster.node.ranks))
     return Prediction(
@@ -144,22 +145,22 @@ def memory(recipe: Recipe, plan: Schedule, made: Sequence[Stage], crossing: Bord
 class Links:
     """Messages between stages. What arrives in slices is joined before the pass that needs it."""
 
-    def __init__(self, grid: Grid, crossing: Border, prices: Prices):
-        self.grid, self.crossing, self.prices = grid, crossing, prices
+    def __init__(self, grid: Grid, crossing: Border, costs: Costs):
+        self.grid, self.crossing, self.costs = grid, crossing, costs
         self._delays: dict[tuple[int, int], float] = {}
 
     def delay(self, sender: int, receiver: int) -> float:
         """Seconds on the way from one stage to another, on another rank."""
         pair = self.grid.rank(pp=sender % self.grid.pp), self.grid.rank(pp=receiver % self.grid.pp)
         if pair not in self._delays:
-            self._delays[pair] = self.prices.transfer(self.crossing.bytes, *pair)
+            self._delays[pair] = self.costs.transfer(self.crossing.bytes, *pair)
         return self._delays[pair]
 
     @cached_property
     def joining(self) -> float:
         if self.grid.pp == 1 or not self.crossing.joined:
             return 0.0
-        return self.prices.message("all_gather", self.crossing.joined, self.grid.group(0, "tp"))
+        return self.costs.message("all_gather", self.crossing.joined, self.grid.group(0, "tp"))
 
     def edges(self, stage: int, count: int) -> tuple[float, float]:
         """Seconds before forward and before backward of a stage, of so many."""

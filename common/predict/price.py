@@ -8,23 +8,23 @@ device; where kernels are shorter than that, the device waits for the host.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from common.grid import Grid
 from common.predict.collectives import Communication
 from common.predict.compute import Compute
 from common.predict.constants import Constants, constants
 from common.predict.machine import Cluster
+from common.predict.spent import Spent, kind
 from common.trace.record import ABSORBED, Message, Operation
 from common.trace.trace import Trace
 
 PASSES = (("forward",), ("recompute", "backward"), ("reduce",), ("optimizer",))  # phases that run through one another
-KINDS = ("products", "attention", "element-wise", "optimizer")
 COMPUTING = "computing"
 
 
 class Costs:
-    """Seconds of operations and messages on a cluster (common/predict/prices.py).
+    """Seconds of operations and messages on a cluster.
 
     ranks: of the job, where the cluster's accelerators are shared among ranks of a node and speed depends on how many.
     """
@@ -58,16 +58,6 @@ class Costs:
         return min(channels / self.compute.accelerator.multiprocessors, 0.9)
 
 
-def kind(operation: Operation) -> str:
-    """Which of KINDS an operation counts to. Attention is what attention itself runs between its projections."""
-    if operation.phase == "optimizer":
-        return "optimizer"
-    branch, _, last = operation.module.rpartition(".")
-    if last == "mixer" and branch.rpartition(".")[2].startswith("attention") and operation.name != "common.rotary":
-        return "attention"
-    return "products" if operation.flops else "element-wise"
-
-
 def group_of(grid: Grid, rank: int, name: str) -> tuple[int, ...]:
     """The ranks of a group by the name that messages give it (common/layout.py); of a pipeline's pair, with the next."""
     if name == "pp ends":
@@ -88,7 +78,6 @@ class Item:
     name: str
     phase: str
     module: str
-    kind: str
     stream: str
     start: float
     seconds: float
@@ -100,40 +89,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Priced:
-    """A pass: operations and messages, and what the computing stream waited for.
-
-    waited: seconds by phase and by the group whose messages it waited for; "host" where it waited to be given work.
-    """
+    """A pass: its operations and messages at their times, in seconds, and where all of them went."""
 
     items: tuple[Item, ...] = field(repr=False)
-    waited: dict[tuple[str, str], float]
-    seconds: float
+    spent: Spent
 
-    def computing(self) -> dict[tuple[str, str], float]:
-        """(phase, kind) -> seconds of the computing stream, slowed by messages as they were."""
-        found: dict[tuple[str, str], float] = defaultdict(float)
-        for item in self.items:
-            if item.stream == COMPUTING:
-                found[item.phase, item.kind] += item.seconds
-        return dict(found)
-
-    def communicating(self) -> dict[tuple[str, str], float]:
-        """(phase, group) -> seconds of messages, whether anything waited for them or not."""
-        found: dict[tuple[str, str], float] = defaultdict(float)
-        for item in self.items:
-            if item.stream != COMPUTING:
-                found[item.phase, item.stream] += item.seconds
-        return dict(found)
-
-    def totals(self) -> dict[str, float]:
-        """Kind, "recomputation", "exposed <group>" or "host" -> seconds; they add up to `seconds`."""
-        found: dict[str, float] = defaultdict(float)
-        for (phase, what), time in self.computing().items():
-            found["recomputation" if phase == "recompute" else what] += time
-        for (phase, what), time in self.waited.items():
-            again = phase == "recompute" and what != "host"
-            found["recomputation" if again else what if what == "host" else f"exposed {what}"] += time
-        return dict(found)
+    @property
+    def seconds(self) -> float:
+        return self.spent.total
 
 
 def price(trace: Trace, costs: Costs, overlap: bool = True) -> dict[str, Priced]:
@@ -176,10 +139,10 @@ def play(operations: Sequence[Operation], sent: Iterable[tuple[int, int, Message
         starting[start].append((number, message))
         waiting[end].append(number)
     items: list[Item] = []
-    waited: dict[tuple[str, str], float] = defaultdict(float)
+    spent = dict.fromkeys((f.name for f in fields(Spent)), 0.0)
     now = host = 0.0
     free: dict[str, float] = defaultdict(float)
-    flights: dict[int, tuple[_UnderWay, Message]] = {}
+    flights: dict[int, tuple[_UnderWay, str]] = {}
     for i in range(len(operations) + 1):
         for number, message in starting[i]:
             host += costs.dispatch
@@ -187,21 +150,24 @@ def play(operations: Sequence[Operation], sent: Iterable[tuple[int, int, Message
             takes = costs.message(message.name, message.bytes, group)
             begin = max(now, host, free[message.group])
             free[message.group] = begin + takes
-            flights[number] = _UnderWay(begin, begin + takes, costs.slowed(group)), message
-            items.append(Item(message.name, message.phase, message.module, message.name, message.group, begin, takes))
+            flights[number] = _UnderWay(begin, begin + takes, costs.slowed(group)), message.phase
+            items.append(Item(message.name, message.phase, message.module, message.group, begin, takes))
         for number in waiting[i]:
-            flight, message = flights.pop(number)
-            waited[message.phase, message.group] += max(flight.end - now, 0.0)
-            now = max(now, flight.end)
+            flight, phase = flights.pop(number)
+            waited = max(flight.end - now, 0.0)
+            spent["recomputation" if phase == "recompute" else "exposed"] += waited
+            spent["hidden"] += max(flight.end - flight.start - waited, 0.0)
+            now += waited
         if i < len(operations):
             o = operations[i]
             host += costs.dispatch if o.name != ABSORBED else 0.0
-            waited[o.phase, "host"] += max(host - now, 0.0)
+            spent["host"] += max(host - now, 0.0)
             now = max(now, host)
             end = _beside(now, costs.operation(o), [flight for flight, _ in flights.values()])
-            items.append(Item(o.name, o.phase, o.module, kind(o), COMPUTING, now, end - now))
+            items.append(Item(o.name, o.phase, o.module, COMPUTING, now, end - now))
+            spent[kind(o)] += end - now
             now = end
-    return Priced(tuple(items), {k: v for k, v in waited.items() if v}, now)
+    return Priced(tuple(items), Spent(**spent))
 
 
 def _beside(now: float, work: float, flights: Iterable[_UnderWay]) -> float:

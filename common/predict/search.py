@@ -12,7 +12,7 @@ from common.predict.layouts import Refusals, layouts
 from common.predict.machine import Cluster
 from common.predict.memory import FRAGMENTATION, MESSAGES, libraries, state
 from common.predict.pieces import Way, border
-from common.predict.prices import Prices
+from common.predict.price import Costs
 from common.predict.scaling import Scaler
 from common.predict.stages import Stage, Timer, stages
 from common.predict.update import Update
@@ -49,18 +49,18 @@ class Search:
         return min(self.estimates, key=lambda e: e.needed, default=None)
 
 
-def search(base: Recipe, cluster: Cluster, prices: Prices, ranks: int, simulated: int = SIMULATED) -> Search:
+def search(base: Recipe, cluster: Cluster, costs: Costs, ranks: int, simulated: int = SIMULATED) -> Search:
     """Recipes like `base` on `ranks` ranks of the cluster. Raises ValueError where the cluster has fewer."""
     cluster.check_size(ranks)
     refused = Refusals()
     possible = list(layouts(base, ranks, refused))
-    closed = ClosedForm(base, cluster, prices, {recipe.grid.tp for recipe in possible})
+    closed = ClosedForm(base, cluster, costs, {recipe.grid.tp for recipe in possible})
     estimates = [closed.estimate(recipe) for recipe in possible]
     fitting = sorted((e for e in estimates if e.breaks is None), key=lambda e: e.seconds)
     for e in estimates:
         if e.breaks is not None:
             refused.add(f"memory: {e.breaks}", f"{describe(e.recipe)}: needs {e.needed / 1e9:.0f} GB of {closed.limit / 1e9:.0f}")
-    found = [predict(e.recipe, cluster, prices, closed.scaler) for e in fitting[:simulated]]
+    found = [predict(e.recipe, cluster, costs, closed.scaler) for e in fitting[:simulated]]
     best = sorted((p for p in found if p.memory.fits), key=lambda p: p.seconds)
     return Search(tuple(best), tuple(estimates), refused, closed.limit)
 
@@ -90,8 +90,8 @@ class Cut:
 class ClosedForm:
     """Estimates layouts of one model; what many have in common is worked out once."""
 
-    def __init__(self, base: Recipe, cluster: Cluster, prices: Prices, sizes: set[int]):
-        self.base, self.prices = base, prices
+    def __init__(self, base: Recipe, cluster: Cluster, costs: Costs, sizes: set[int]):
+        self.base, self.costs = base, costs
         self.scaler = Scaler(base.model, sizes)
         self.device = cluster.accelerator_for(cluster.node.ranks)
         self._timers: dict[int, Timer] = {}
@@ -120,7 +120,7 @@ class ClosedForm:
 
     def _make_cut(self, recipe: Recipe) -> Cut:
         grid, execution = recipe.grid, recipe.execution
-        timer = self._timers.setdefault(grid.tp, Timer(self.prices, grid.group(0, "tp")))
+        timer = self._timers.setdefault(grid.tp, Timer(self.costs, grid.group(0, "tp")))
         made = stages(recipe.model, execution, grid, recipe.training.micro_batch, self.scaler)
         links, split = self._links(recipe), execution.schedule in SPLIT
         times = [timer.stage(stage, split, links.edges(i, len(made))) for i, stage in enumerate(made)]
@@ -134,7 +134,7 @@ class ClosedForm:
     def _make_links(self, recipe: Recipe) -> Links:
         one = Way.of(recipe.execution, recipe.grid.tp, 1, "none")
         crossing = border(recipe.model, one, recipe.execution.scatter_gather).times(recipe.training.micro_batch)
-        return Links(recipe.grid, crossing, self.prices)
+        return Links(recipe.grid, crossing, self.costs)
 
     def _memory(self, recipe: Recipe, cut: Cut, crossing: int) -> dict[str, float]:
         """Bytes of the rank that needs the most, by GROUPS."""
@@ -165,7 +165,7 @@ class ClosedForm:
         return seconds + self._once(self._make_ending, recipe, execution.sequence_parallel, execution.sharded_optimizer)
 
     def _make_ending(self, recipe: Recipe) -> float:
-        update = Update(recipe.model, recipe.execution, recipe.grid, self.prices)
+        update = Update(recipe.model, recipe.execution, recipe.grid, self.costs)
         return update.after(update.loads(self._cut(recipe).stages))
 
 

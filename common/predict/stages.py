@@ -11,9 +11,8 @@ from common.models.config import LanguageModelConfig
 from common.models.pattern import parse
 from common.pipeline.stages import cuts
 from common.predict.pieces import Pass, Piece, Pieces, Way, pieces, recompute_at
-from common.predict.prices import Prices
-from common.predict.spent import Spent, spend
-from common.trace.record import Message
+from common.predict.price import Costs, play
+from common.predict.spent import Spent
 from common.training.step import Execution
 
 
@@ -136,18 +135,19 @@ class StageTime:
 class Timer:
     """Times pieces on one cluster; each pass of a piece once. ranks: of one tensor-parallel group."""
 
-    def __init__(self, prices: Prices, ranks: Sequence[int]):
-        self.prices, self.ranks = prices, ranks
+    def __init__(self, costs: Costs, ranks: Sequence[int]):
+        self.costs, self.ranks = costs, ranks
         self._seen: dict[int, tuple[Pass, Spent]] = {}  # by identity, each with what it is the identity of
         self._stages: dict[tuple, tuple[Stage, StageTime]] = {}
 
     def spent(self, one: Pass) -> Spent:
         if id(one) not in self._seen:
-            self._seen[id(one)] = one, spend(one, self.prices.operation, self._message)
+            self._seen[id(one)] = one, self._spend(one)
         return self._seen[id(one)][1]
 
-    def _message(self, message: Message) -> float:
-        return self.prices.message(message.name, message.bytes, self.ranks[:message.size])
+    def _spend(self, one: Pass) -> Spent:
+        sent = ((m.start, m.end, m) for m in one.messages)
+        return play(one.operations, sent, self.costs, {m.group: self.ranks[:m.size] for m in one.messages}).spent
 
     def stage(self, stage: Stage, split: bool, edges: tuple[float, float] = (0.0, 0.0)) -> StageTime:
         """Stages that are one object give one object."""

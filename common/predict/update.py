@@ -18,7 +18,7 @@ from common.pipeline.simulate import Simulation
 from common.pipeline.windows import RELEASING
 from common.precision.policy import precision
 from common.predict.pieces import Way, updates
-from common.predict.prices import Prices
+from common.predict.price import Costs
 from common.predict.stages import Stage
 from common.trace.record import Operation
 from common.training.step import Execution
@@ -67,8 +67,8 @@ class Load:
 class Update:
     """Of one recipe's model, execution and grid, priced."""
 
-    def __init__(self, model: LanguageModelConfig, execution: Execution, grid: Grid, prices: Prices):
-        self.model, self.execution, self.grid, self.prices = model, execution, grid, prices
+    def __init__(self, model: LanguageModelConfig, execution: Execution, grid: Grid, costs: Costs):
+        self.model, self.execution, self.grid, self.costs = model, execution, grid, costs
         self.types = precision(execution.precision)
         self.shares = grid.size("dp", "cp")
         self.sharded = execution.sharded_optimizer and self.shares > 1
@@ -111,7 +111,7 @@ class Update:
             return
         count = math.ceil(elements / max(self.execution.bucket, 1)) if elements > self.execution.bucket else 1
         name = "reduce_scatter" if self.sharded else "all_reduce"
-        takes = self.prices.message(name, elements * self.types.gradients.itemsize / count, self._ranks(0))
+        takes = self.costs.message(name, elements * self.types.gradients.itemsize / count, self._ranks(0))
         for _ in range(count):
             yield takes
 
@@ -119,7 +119,7 @@ class Update:
         if not load.tied:
             return 0.0
         ends = self.grid.group(0, "pp")
-        return self.prices.message("all_reduce", load.tied * self.types.gradients.itemsize, (ends[0], ends[-1]))
+        return self.costs.message("all_reduce", load.tied * self.types.gradients.itemsize, (ends[0], ends[-1]))
 
     def _sums(self, played: Simulation, rank: int, load: Load, both: float) -> Iterator[Span]:
         free = end = float(played.end[rank][-1])
@@ -152,16 +152,16 @@ class Update:
         zero = Operation("aten.zero_", "optimizer", "", ((load.total,),), ((load.total,),), "float32", 0, 0, load.total * size)
         mine = load.total / (self.shares if self.sharded else 1)
         traced, elements = self._step
-        seconds = self.prices.operation(zero)
+        seconds = self.costs.operation(zero)
         for operation in traced:
             if operation.read + operation.written < SMALL:
-                seconds += self.prices.operation(operation)
+                seconds += self.costs.operation(operation)
                 continue
             part = _scaled(operation, mine / load.total)
             again = 2 if operation.name == "aten.mul_" and self.execution.precision == "fp16" else 1
-            seconds += again * self.prices.operation(part) * load.total / elements
+            seconds += again * self.costs.operation(part) * load.total / elements
         if self.grid.world > 1:
-            seconds += self.prices.message("all_reduce", 8, range(self.grid.world))
+            seconds += self.costs.message("all_reduce", 8, range(self.grid.world))
         return seconds
 
     def gather(self, load: Load) -> float:
@@ -169,7 +169,7 @@ class Update:
             return 0.0
         size = load.total * self.types.parameters.itemsize
         count = max(1, math.ceil(load.total / self.execution.bucket))
-        return count * self.prices.message("all_gather", size / count, self._ranks(0))
+        return count * self.costs.message("all_gather", size / count, self._ranks(0))
 
 
 def _scaled(operation: Operation, part: float) -> Operation:
