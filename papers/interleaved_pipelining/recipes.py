@@ -206,7 +206,8 @@ SMALL_CORPUS = DataConfig(vocab=1024, max_bytes=300_000, train_packages=("numpy"
 def laptop_under(grid: Grid = Grid(), steps: int = 100, **execution) -> Recipe:  # noqa: B008 (a frozen value)
     """The laptop model under one layout, always with the same batches, dropout masks and seed.
 
-    Its 8 layers, 4 heads and 4 micro-batches fit every layout of up to 4 ranks.
+    Its 8 layers, 4 heads and 4 micro-batches fit every layout of up to 4 ranks. At three times this rate training is
+    chaotic, and rounding alone, in fp64 too, grows to a hundredth of the loss within 100 steps.
     """
     return Recipe(
         name="interleaved_pipelining-laptop",
@@ -214,7 +215,7 @@ def laptop_under(grid: Grid = Grid(), steps: int = 100, **execution) -> Recipe: 
         grid=grid,
         execution=Execution("paper", **execution),
         training=TrainingConfig(steps=steps, batch=8, micro_batch=2),
-        rate=LearningRate(peak=3e-3, total=steps, warmup=min(10, steps), floor=3e-4),
+        rate=LearningRate(peak=1e-3, total=steps, warmup=min(10, steps), floor=1e-4),
         data=SMALL_CORPUS,
     )
 
