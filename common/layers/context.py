@@ -10,13 +10,15 @@ from common.layout import SERIAL, Group, Layout
 
 @dataclass(frozen=True)
 class Context:
-    """kernels: the kernel set's name. dtype: of parameters and activations."""
+    """kernels: the kernel set's name. dtype: of parameters and activations. overlap: tensor-parallel messages of a backward
+    pass run beside its weight gradients."""
 
     layout: Layout = SERIAL
     kernels: str = "sdpa"
     sequence_parallel: bool = False
     dtype: torch.dtype = torch.float32
     device: torch.device | str | None = None
+    overlap: bool = True
 
     @property
     def kernel_set(self) -> KernelSet:

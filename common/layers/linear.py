@@ -105,9 +105,9 @@ class _ColumnLinear(Function):
     """One input, any number of weights: x (s, B, I) -> (S, B, O_k) for each weight k."""
 
     @staticmethod
-    def forward(ctx, x, group, scattered, count, *parameters):
+    def forward(ctx, x, group, scattered, overlap, count, *parameters):
         ctx.save_for_backward(x)
-        ctx.group, ctx.scattered = group, scattered
+        ctx.group, ctx.scattered, ctx.overlap = group, scattered, overlap
         ctx.weights, ctx.biases = parameters[:count], parameters[count:]
         whole = all_gather(x, group) if scattered else x
         with _as_one("products", ctx.weights):
@@ -118,8 +118,10 @@ class _ColumnLinear(Function):
     def backward(ctx, *grads):
         (x,) = ctx.saved_tensors
         count = len(ctx.weights)
-        needs = ctx.needs_input_grad[4:4 + count]
+        needs = ctx.needs_input_grad[5:5 + count]
         gathering = start_all_gather(x, ctx.group) if ctx.scattered and any(needs) else None
+        if gathering and not ctx.overlap:
+            gathering.wait()
         grads_TO = [g.reshape(-1, g.shape[-1]) for g in grads]
         reducing = None
         if ctx.needs_input_grad[0]:
@@ -130,15 +132,17 @@ class _ColumnLinear(Function):
             d_whole = d_whole.view(*grads[0].shape[:-1], -1)
             reducing = start_reduce_scatter(d_whole, ctx.group) if ctx.scattered else \
                 start_all_reduce(d_whole, ctx.group, owned=True)
+            if not ctx.overlap:
+                reducing.wait()
         whole = gathering.wait() if gathering else x
         x_TI = whole.reshape(-1, whole.shape[-1])
         with _as_one("weight_gradient", ctx.weights):
             d_weights = [_weight_gradient(w, _rows, g, x_TI, need)
                          for w, g, need in zip(ctx.weights, grads_TO, needs, strict=True)]
         d_biases = [_bias_gradient(b, g, need)
-                    for b, g, need in zip(ctx.biases, grads_TO, ctx.needs_input_grad[4 + count:], strict=True)]
+                    for b, g, need in zip(ctx.biases, grads_TO, ctx.needs_input_grad[5 + count:], strict=True)]
         d_x = reducing.wait() if reducing else None
-        return d_x, None, None, None, *d_weights, *d_biases
+        return d_x, None, None, None, None, *d_weights, *d_biases
 
 
 class _RowLinear(Function):
@@ -161,13 +165,13 @@ class _RowLinear(Function):
         return d_x, d_weight, None, None
 
 
-def column_linear(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], group,
-                  scattered: bool) -> tuple[Tensor, ...]:
+def column_linear(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], group, scattered: bool,
+                  overlap: bool = True) -> tuple[Tensor, ...]:
     """Column-parallel products of one input (s, B, I) with several weights (..., I); one gather serves all."""
     if torch.compiler.is_compiling() and group.size == 1:
         return tuple(nn.functional.linear(x, _rows(w), None if b is None else b.view(-1))
                      for w, b in zip(weights, biases, strict=True))
-    return _ColumnLinear.apply(x, group, scattered, len(weights), *weights, *biases)
+    return _ColumnLinear.apply(x, group, scattered, overlap, len(weights), *weights, *biases)
 
 
 def row_linear(x: Tensor, weight: Tensor, group, scattered: bool) -> Tensor:
@@ -201,7 +205,8 @@ class ColumnParallelLinear(nn.Module):
     def forward(self, x_SBH: Tensor) -> tuple[Tensor, ...]:
         weights = [getattr(self, n) for n in self.names]
         biases = [getattr(self, f"{n}_bias") for n in self.names]
-        outputs = column_linear(tag(x_SBH, self.input_name), weights, biases, self.context.tp, self.context.scattered)
+        context = self.context
+        outputs = column_linear(tag(x_SBH, self.input_name), weights, biases, context.tp, context.scattered, context.overlap)
         return tuple(y.view(*y.shape[:2], *w.shape[:-1]) for y, w in zip(outputs, weights, strict=True))
 
 

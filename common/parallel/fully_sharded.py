@@ -44,7 +44,8 @@ def check(model: LanguageModelConfig, execution: Execution, grid: Grid) -> None:
                              f"use dp={grid.world}")
     if grid.dp < 2:
         raise ValueError("dp=1: fully sharded training needs at least 2 data ranks to cut over")
-    wanted = {"schedule": "1f1b", "overlap": True, "sharded_optimizer": False, "compile": False}
+    wanted = {"schedule": "1f1b", "overlap": Execution.overlap, "sharded_optimizer": False, "compile": False,
+              "reduce_in": "main"}
     for name, value in wanted.items():
         if (found := getattr(execution, name)) != value:
             raise ValueError(f"{name}={found!r}: fully sharded training needs {name}={value!r}")

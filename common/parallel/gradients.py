@@ -42,13 +42,14 @@ class Piece:
 class Bucket:
     """Parameters whose main gradients lie in one buffer and are reduced over data ranks in one message.
 
+    reduce_in: dtype of that message, where it is not the buffer's.
     flat: all their main gradients, of which every parameter's `main_grad` is a view. sharded: this rank then keeps the sum
     of only its part of the buffer, `shard`, and the parameters too lie in one buffer, `values`, to be gathered in place.
     """
 
     def __init__(self, parameters: Sequence[tuple[str, nn.Parameter, Facts]], group: Group, dtype: torch.dtype,
-                 sharded: bool):
-        self.parameters, self.group = list(parameters), group
+                 sharded: bool, reduce_in: torch.dtype):
+        self.parameters, self.group, self.reduce_in = list(parameters), group, reduce_in
         self.sharded = sharded and group.size > 1
         self._pending: Pending | None = None
         self.waiting: set[str] = set()
@@ -83,15 +84,18 @@ class Bucket:
 
     def start(self) -> None:
         """Begins the sum over data ranks."""
+        sent = self.flat.to(self.reduce_in) if self.group.size > 1 else self.flat
         if self.sharded:
-            self._pending = start_reduce_scatter(self.flat, self.group, self.shard)
+            self._pending = start_reduce_scatter(sent, self.group, self.shard if sent is self.flat else None)
         else:
-            self._pending = start_all_reduce(self.flat, self.group, owned=True)  # in place: flat is contiguous
+            self._pending = start_all_reduce(sent, self.group, owned=True)  # in place: sent is contiguous
 
     def finish(self) -> None:
         if self._pending is None:
             self.start()
-        self._pending.wait()
+        total = self._pending.wait()
+        if total.dtype != self.shard.dtype:
+            self.shard.copy_(total)
         self._pending = None
 
     @property
@@ -109,15 +113,16 @@ class Gradients:
 
     Linear layers add their weight gradients into `main_grad` themselves; what autograd delivers otherwise is added as it
     arrives. dtype: of the buffers; fp32, or fp64 for fp64 parameters. sharded: each data rank keeps the sums, main
-    parameters and moments of its part of every bucket alone (ZeRO stage 1, arXiv:1910.02054). bucket: elements.
+    parameters and moments of its part of every bucket alone (ZeRO stage 1, arXiv:1910.02054). bucket: elements. reduce_in:
+    dtype in which data ranks send them, None for their own.
 
     Gradients that other ranks of the model add to (tied embeddings, norms under sequence parallelism, shared key-value
     heads) have buckets of their own, reduced over data ranks only after that sum.
     """
 
     def __init__(self, stages: Sequence[nn.Module], layout: Layout, dtype: torch.dtype = torch.float32,
-                 sharded: bool = False, bucket: int = BUCKET):
-        self.layout = layout
+                 sharded: bool = False, bucket: int = BUCKET, reduce_in: torch.dtype | None = None):
+        self.layout, self.reduce_in = layout, reduce_in or dtype
         self.parameters: list[tuple[str, nn.Parameter, Facts]] = []
         self.chunks: list[list[Bucket]] = []  # per chunk, those that can be reduced as soon as backward is done
         self.late: list[Bucket] = []
@@ -147,7 +152,7 @@ class Gradients:
                 waiting.append(x)
                 elements += x[1].numel()
                 if elements >= size or i == len(mine) - 1:
-                    found.append(Bucket(waiting, group, dtype, sharded))
+                    found.append(Bucket(waiting, group, dtype, sharded, self.reduce_in))
                     waiting, elements = [], 0
         return found
 

@@ -41,13 +41,14 @@ class Pipeline:
     """This rank's stages, chunk by chunk, with the channels to its neighbours.
 
     stages: callables (record, carry) -> (carry, loss terms) with a method carry(record) -> shapes. timeline: set it to a
-    list to collect (action, start, end) in seconds of time.perf_counter.
+    list to collect (action, start, end) in seconds of time.perf_counter. overlap: the next action begins while messages
+    are under way, not when they have left.
     """
 
     def __init__(self, stages: Sequence[nn.Module], layout: Layout, device: torch.device | str | None = None,
-                 scatter_gather: bool = True):
+                 scatter_gather: bool = True, overlap: bool = True):
         self.stages, self.layout, self.device = list(stages), layout, torch.device(device or "cpu")
-        self.cut = Cut(layout.group("tp"), scatter_gather)
+        self.cut, self.overlap = Cut(layout.group("tp"), scatter_gather), overlap
         self.timeline: list[tuple[Action, float, float]] | None = None
         ring, line, here = len(self.stages) > 1, layout.grid.group(layout.rank, "pp"), layout.index("pp")
         self._before, self._after = line[here - 1], line[(here + 1) % len(line)]
@@ -123,6 +124,11 @@ class _Run:
         shapes = self.pipeline.stages[action.chunk].carry(self.records[action.micro_batch])
         return {n: s for n, s in shapes.items() if s.dtype.is_floating_point or not floats}
 
+    def _send(self, box: Outbox, tensors: Carry, shapes: Shapes) -> None:
+        box.send(tensors, shapes, self.schedule.buffers)
+        if not self.pipeline.overlap:
+            box.finish()
+
     def act(self, position: int, action: Action) -> None:
         match action.kind:
             case "forward":
@@ -149,7 +155,7 @@ class _Run:
             self._count(terms)
             roots, names = ([self.loss(terms)], [""]) if self.loss else ([], [])
         else:
-            self.pipeline._activations_out.send(carry, self._shapes(action), self.schedule.buffers)
+            self._send(self.pipeline._activations_out, carry, self._shapes(action))
             names = [n for n, x in carry.items() if x.requires_grad]
             roots = [get_gradient_edge(carry[n]) for n in names]
         if roots:
@@ -170,7 +176,7 @@ class _Run:
             shapes = self._shapes(action, floats=True)
             back = {n: torch.zeros_like(alive.inputs[n]) if alive.inputs[n].grad is None else alive.inputs[n].grad
                     for n in shapes}
-            self.pipeline._gradients_out.send(back, shapes, self.schedule.buffers)
+            self._send(self.pipeline._gradients_out, back, shapes)
         if split:
             self.alive[key] = Alive({}, [], [], later)
 

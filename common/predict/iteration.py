@@ -122,7 +122,7 @@ def predict(recipe: Recipe, cluster: Cluster, costs: Costs, make_pieces: Make = 
     plan = make(execution.schedule, grid.pp, execution.chunks, recipe.micro_batches)
     made = stages(model, execution, grid, recipe.training.micro_batch, make_pieces)
     crossing = border(model, Way.of(execution, grid.tp, recipe.training.micro_batch, "none"), execution.scatter_gather)
-    links = Links(grid, crossing, costs)
+    links = Links(grid, crossing, execution.overlaps("pp"), costs)
     timer = Timer(costs, grid.group(0, "tp"))
     times = tuple(timer.stage(stage, execution.schedule in SPLIT, links.edges(i, len(made))) for i, stage in enumerate(made))
     played = simulate(plan, lambda kind, stage: times[stage].of(kind), links.delay)
@@ -143,14 +143,20 @@ def memory(recipe: Recipe, plan: Schedule, made: Sequence[Stage], crossing: Bord
 
 
 class Links:
-    """Messages between stages. What arrives in slices is joined before the pass that needs it."""
+    """Messages between stages. What arrives in slices is joined before the pass that needs it.
 
-    def __init__(self, grid: Grid, crossing: Border, costs: Costs):
-        self.grid, self.crossing, self.costs = grid, crossing, costs
+    overlap: a message is on its way while its sender goes on; otherwise the sender's pass lasts until it has arrived.
+    """
+
+    def __init__(self, grid: Grid, crossing: Border, overlap: bool, costs: Costs):
+        self.grid, self.crossing, self.overlap, self.costs = grid, crossing, overlap, costs
         self._delays: dict[tuple[int, int], float] = {}
 
     def delay(self, sender: int, receiver: int) -> float:
-        """Seconds on the way from one stage to another, on another rank."""
+        """Seconds that a message takes from one stage to another, on another rank, after the sender's pass."""
+        return self._transfer(sender, receiver) if self.overlap else 0.0
+
+    def _transfer(self, sender: int, receiver: int) -> float:
         pair = self.grid.rank(pp=sender % self.grid.pp), self.grid.rank(pp=receiver % self.grid.pp)
         if pair not in self._delays:
             self._delays[pair] = self.costs.transfer(self.crossing.bytes, *pair)
@@ -163,5 +169,9 @@ class Links:
         return self.costs.message("all_gather", self.crossing.joined, self.grid.group(0, "tp"))
 
     def edges(self, stage: int, count: int) -> tuple[float, float]:
-        """Seconds before forward and before backward of a stage, of so many."""
-        return self.joining if stage else 0.0, self.joining if stage < count - 1 else 0.0
+        """Seconds that forward and backward of a stage, of so many, take besides: joining what has arrived, sending."""
+        forward, backward = (self.joining if stage else 0.0), (self.joining if stage < count - 1 else 0.0)
+        if not self.overlap and self.grid.pp > 1:
+            forward += self._transfer(stage, stage + 1) if stage < count - 1 else 0.0
+            backward += self._transfer(stage, stage - 1) if stage else 0.0
+        return forward, backward

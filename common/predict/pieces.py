@@ -39,10 +39,12 @@ class Way:
     sequence_parallel: bool
     recompute: str
     precision: str
+    overlap: bool = True
 
     @classmethod
     def of(cls, execution: Execution, tp: int, micro_batch: int, recompute: str) -> "Way":
-        return cls(tp, micro_batch, execution.kernels, execution.sequence_parallel, recompute, execution.precision)
+        return cls(tp, micro_batch, execution.kernels, execution.sequence_parallel, recompute, execution.precision,
+                   execution.overlaps("tp"))
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def updates(model: LanguageModelConfig, unit: str, way: Way) -> tuple[tuple[Oper
 def _traced(model: LanguageModelConfig, way: Way, first: int, last: int) -> Trace:
     return trace(model, Grid(tp=way.tp), micro_batch=way.micro_batch, kernels=way.kernels,
                  sequence_parallel=way.sequence_parallel, recompute=way.recompute,
-                 dtype=precision(way.precision).parameters, first=first, last=last)
+                 dtype=precision(way.precision).parameters, first=first, last=last, overlap=way.overlap)
 
 
 def _in_layer(item: Operation | Message) -> bool:

@@ -99,11 +99,8 @@ class Priced:
         return self.spent.total
 
 
-def price(trace: Trace, costs: Costs, overlap: bool = True) -> dict[str, Priced]:
-    """Each pass of a trace by its last phase: forward, backward (recomputation in its place), reduce, optimizer.
-
-    overlap: False makes every message wait for its end at once, as software without asynchronous communication does.
-    """
+def price(trace: Trace, costs: Costs) -> dict[str, Priced]:
+    """Each pass of a trace by its last phase: forward, backward (recomputation in its place), reduce, optimizer."""
     found = {}
     for phases in PASSES:
         chosen = [i for i, o in enumerate(trace.operations) if o.phase in phases]
@@ -112,7 +109,7 @@ def price(trace: Trace, costs: Costs, overlap: bool = True) -> dict[str, Priced]
         for i in range(len(trace.operations) + 1):
             place[i] = count
             count += i < len(trace.operations) and trace.operations[i].phase in phases
-        sent = [(place[m.start], place[m.start if m.end is None or not overlap else m.end], m)
+        sent = [(place[m.start], place[m.start if m.end is None else m.end], m)
                 for m in trace.messages if m.phase in phases]
         ranks = {m.group: group_of(trace.grid, trace.rank, m.group) for _, _, m in sent}
         found[phases[-1]] = play([trace.operations[i] for i in chosen], sent, costs, ranks)

@@ -134,7 +134,7 @@ class ClosedForm:
     def _make_links(self, recipe: Recipe) -> Links:
         one = Way.of(recipe.execution, recipe.grid.tp, 1, "none")
         crossing = border(recipe.model, one, recipe.execution.scatter_gather).times(recipe.training.micro_batch)
-        return Links(recipe.grid, crossing, self.costs)
+        return Links(recipe.grid, crossing, recipe.execution.overlaps("pp"), self.costs)
 
     def _memory(self, recipe: Recipe, cut: Cut, crossing: int) -> dict[str, float]:
         """Bytes of the rank that needs the most, by GROUPS."""

@@ -97,7 +97,7 @@ class Update:
         """Seconds from the end of the passes to the end of the iteration where overlap hides all that it can. For ranking
         layouts before they are simulated."""
         def sums(load: Load) -> float:
-            shown = (load.late,) if self.execution.overlap else (load.late, *load.chunks)
+            shown = (load.late,) if self.execution.overlaps("dp") else (load.late, *load.chunks)
             return self._tied(load) + sum(takes for elements in shown for takes in self._bucket_times(elements))
 
         return max(map(sums, loads)) + max(map(self.update, loads)) + max(map(self.gather, loads))
@@ -111,7 +111,8 @@ class Update:
             return
         count = math.ceil(elements / max(self.execution.bucket, 1)) if elements > self.execution.bucket else 1
         name = "reduce_scatter" if self.sharded else "all_reduce"
-        takes = self.costs.message(name, elements * self.types.gradients.itemsize / count, self._ranks(0))
+        sent = self.types.gradients if self.execution.reduce_in == "main" else self.types.parameters
+        takes = self.costs.message(name, elements * sent.itemsize / count, self._ranks(0))
         for _ in range(count):
             yield takes
 
@@ -123,12 +124,12 @@ class Update:
 
     def _sums(self, played: Simulation, rank: int, load: Load, both: float) -> Iterator[Span]:
         free = end = float(played.end[rank][-1])
-        if self.execution.overlap:
+        if self.execution.overlaps("dp"):
             free = 0.0
         for chunk, start, done in _last_backwards(played, rank):
             times = list(self._bucket_times(load.chunks[chunk]))
             for i, takes in enumerate(times):
-                filled = start + (i + 1) / len(times) * (done - start) if self.execution.overlap else end
+                filled = start + (i + 1) / len(times) * (done - start) if self.execution.overlaps("dp") else end
                 begin = max(free, filled)
                 free = begin + takes
                 yield Span("gradients over data ranks", begin, free)

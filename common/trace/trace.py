@@ -121,7 +121,7 @@ def _total(items, key: Callable, value: Callable) -> dict:
 
 def trace(config: LanguageModelConfig, grid: Grid, rank: int = 0, micro_batch: int = 1,
           kernels: str = "paper", sequence_parallel: bool = False, recompute: str = "none",
-          dtype: torch.dtype = torch.bfloat16, first: int = 0, last: int | None = None) -> Trace:
+          dtype: torch.dtype = torch.bfloat16, first: int = 0, last: int | None = None, overlap: bool = True) -> Trace:
     """Forward and backward of one micro-batch, the reduction of gradients and the update, as `rank` runs them.
 
     Layers first .. last - 1 of the model (last None: to the end), with the embedding if first is 0 and the
@@ -136,7 +136,7 @@ def trace(config: LanguageModelConfig, grid: Grid, rank: int = 0, micro_batch: i
     if micro_batch < 1:
         raise ValueError(f"micro_batch={micro_batch}: needs at least 1 sequence")
     with world(grid, rank) as layout:
-        context = Context(layout, kernels, sequence_parallel, dtype)
+        context = Context(layout, kernels, sequence_parallel, dtype, overlap=overlap)
         model = LanguageModel(config, context, recompute, first, last)
         gradients = Gradients([model], layout, torch.promote_types(dtype, torch.float32))
         optimizer = Optimizer(gradients, AdamWConfig())

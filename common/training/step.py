@@ -28,6 +28,8 @@ from common.precision.loss_scale import DynamicLossScale, LossScaleConfig
 from common.precision.policy import Precision, precision
 from common.training.optimizer import AdamWConfig, Optimizer
 
+OVERLAPPING = ("tp", "pp", "dp")
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -37,7 +39,9 @@ class Execution:
     types keep fp32 main weights and gradients. compile: run the model through torch.compile. schedule: of the pipeline, one
     of common/pipeline/schedules.py; chunks: stages per pipeline rank, for the interleaved one. scatter_gather: tensor ranks
     share the sending of what they all hold. sharded_optimizer: each data rank updates its part of the parameters (ZeRO-1).
-    bucket: elements of a gradient bucket. overlap: buckets are reduced while the last backward passes run, not after them.
+    bucket: elements of a gradient bucket. reduce_in: data ranks send gradients as they are kept, "main", or in the type of
+    "parameters", half as many bytes for the half types and rounded. overlap: axes whose messages run beside computing, "none" or some of tp (beside
+    weight gradients), pp (beside the next action) and dp (buckets, beside the last backward passes); a rank waits for others.
     """
 
     kernels: str = "sdpa"
@@ -51,13 +55,21 @@ class Execution:
     scatter_gather: bool = True
     sharded_optimizer: bool = False
     bucket: int = BUCKET
-    overlap: bool = True
+    reduce_in: str = "main"
+    overlap: str = "tp,pp,dp"
+
+    def overlaps(self, axis: str) -> bool:
+        return axis in self.overlap.split(",")
 
     def check(self, model: LanguageModelConfig, grid: Grid) -> None:
         """Raises ValueError when this model cannot run this way on this grid."""
         precision(self.precision)
         if self.bucket < 1 or self.chunks < 1:
             raise ValueError(f"bucket={self.bucket}, chunks={self.chunks}: both need at least 1")
+        if self.reduce_in not in ("main", "parameters"):
+            raise ValueError(f"reduce_in={self.reduce_in!r}: use main or parameters")
+        if self.overlap != "none" and not set(self.overlap.split(",")) <= set(OVERLAPPING):
+            raise ValueError(f"overlap={self.overlap!r}: use none, or some of {','.join(OVERLAPPING)}")
         if self.schedule not in TRAINING:
             raise ValueError(f"schedule={self.schedule!r}: use one of {', '.join(TRAINING)}")
         if self.chunks > 1 and (grid.pp == 1 or self.schedule != "interleaved"):
@@ -107,18 +119,19 @@ def build(model: LanguageModelConfig, execution: Execution, adamw: AdamWConfig, 
     stages = model_stages(model, execution, layout, device)
     for stage in stages:
         initialise(stage, layout, seed)
-    gradients = Gradients(stages, layout, types.gradients, execution.sharded_optimizer, execution.bucket)
+    gradients = Gradients(stages, layout, types.gradients, execution.sharded_optimizer, execution.bucket,
+                          types.gradients if execution.reduce_in == "main" else types.parameters)
     scale = DynamicLossScale(execution.loss_scale) if execution.precision == "fp16" else None
     run = [torch.compile(stage) for stage in stages] if execution.compile else stages
-    pipeline = Pipeline(run, layout, device, execution.scatter_gather)
-    return Training(layout, stages, pipeline, execution.schedule, execution.overlap, gradients, Optimizer(gradients, adamw), scale)
+    pipeline = Pipeline(run, layout, device, execution.scatter_gather, execution.overlaps("pp"))
+    return Training(layout, stages, pipeline, execution.schedule, execution.overlaps("dp"), gradients, Optimizer(gradients, adamw), scale)
 
 
 def model_stages(model: LanguageModelConfig, execution: Execution, layout: Layout,
                  device: torch.device | str = "cpu") -> list[LanguageModel]:
     """The chunks of the model that this rank holds, not yet initialised."""
     context = Context(layout, execution.kernels, execution.sequence_parallel, precision(execution.precision).parameters,
-                      device)
+                      device, execution.overlaps("tp"))
     layout.prepare(model.groups)
     pp, rank = layout.size("pp"), layout.index("pp")
     borders = cuts(model.layers, pp * execution.chunks)

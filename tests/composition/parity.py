@@ -46,12 +46,13 @@ class Case:
     sharded: bool = False
     batch: int = 4
     micro: int | None = None
+    overlap: str = Execution.overlap
 
     @property
     def execution(self) -> Execution:
         return Execution(self.kernels, self.sequence_parallel, self.recompute, self.precision, schedule=self.schedule,
                          chunks=self.chunks, scatter_gather=self.scatter_gather, sharded_optimizer=self.sharded,
-                         bucket=5000)
+                         bucket=5000, overlap=self.overlap)
 
     @property
     def serial(self) -> "Case":

@@ -14,33 +14,34 @@ from tests.composition.parity import GPT, LLAMA, Case, assert_half_precision, as
 
 TOLERANCE = {"fp32": 1e-5, "fp64": 1e-10}
 # sp: sequence parallelism. zero: sharded optimizer. docs: document masks. slice: scatter/gather of stage messages.
+# overlap: of messages with computing.
 TABLE = """
-tp pp schedule    dp zero sp recompute        tied precision dropout docs slice
- 1  2 1f1b         1    0  0 norm,activation     1      bf16       0    1     1
- 1  2 interleaved  1    0  0 full:1              0      bf16     0.1    0     1
- 1  2 zb-h1        1    0  0 full                0      fp64       0    0     1
- 1  2 interleaved  1    0  0 none                1      fp32       0    0     1
- 2  1 1f1b         1    0  0 selective           1      fp32     0.1    1     1
- 1  1 1f1b         3    1  0 norm,activation     0      fp32       0    0     1
- 1  1 1f1b         3    0  0 none                0      fp32       0    0     1
- 1  2 gpipe        2    0  0 norm,activation     0      fp64       0    1     1
- 4  1 1f1b         1    0  0 full                0      fp64       0    1     1
- 1  2 interleaved  3    1  0 full                1      fp64       0    1     1
- 1  2 zb-h1        3    0  0 selective           1      bf16     0.1    0     1
- 1  2 gpipe        3    0  0 full                0      fp64       0    1     1
- 2  1 1f1b         3    0  1 full:1              1      fp64     0.1    0     1
- 1  4 zb-h1        2    1  0 none                0      fp64       0    0     1
- 1  4 gpipe        2    1  0 full:1              0      fp32     0.1    1     1
- 2  2 interleaved  2    1  1 full                0      fp32     0.1    0     0
- 2  4 gpipe        1    0  0 selective           0      bf16     0.1    1     0
- 2  4 zb-h1        1    0  1 norm,activation     0      fp64     0.1    1     0
- 2  4 interleaved  1    0  1 full                1      bf16       0    0     1
- 2  4 1f1b         1    0  0 none                0      bf16     0.1    1     0
- 4  1 1f1b         2    1  1 selective           1      bf16     0.1    1     1
- 4  2 zb-h1        1    0  0 full:1              1      fp32       0    1     0
- 4  2 gpipe        1    0  1 none                1      fp32       0    0     1
- 4  2 interleaved  1    0  0 selective           1      fp64       0    0     1
- 4  2 interleaved  1    0  0 norm,activation     1      fp32       0    1     0
+tp pp schedule    dp zero sp recompute        tied precision dropout docs slice overlap
+ 1  2 1f1b         1    0  0 norm,activation     1      bf16       0    1     1     none
+ 1  2 interleaved  1    0  0 full:1              0      bf16     0.1    0     1 tp,pp,dp
+ 1  2 zb-h1        1    0  0 full                0      fp64       0    0     1 tp,pp,dp
+ 1  2 interleaved  1    0  0 none                1      fp32       0    0     1 tp,pp,dp
+ 2  1 1f1b         1    0  0 selective           1      fp32     0.1    1     1     none
+ 1  1 1f1b         3    1  0 norm,activation     0      fp32       0    0     1     none
+ 1  1 1f1b         3    0  0 none                0      fp32       0    0     1     none
+ 1  2 gpipe        2    0  0 norm,activation     0      fp64       0    1     1 tp,pp,dp
+ 4  1 1f1b         1    0  0 full                0      fp64       0    1     1     none
+ 1  2 interleaved  3    1  0 full                1      fp64       0    1     1 tp,pp,dp
+ 1  2 zb-h1        3    0  0 selective           1      bf16     0.1    0     1 tp,pp,dp
+ 1  2 gpipe        3    0  0 full                0      fp64       0    1     1     none
+ 2  1 1f1b         3    0  1 full:1              1      fp64     0.1    0     1 tp,pp,dp
+ 1  4 zb-h1        2    1  0 none                0      fp64       0    0     1     none
+ 1  4 gpipe        2    1  0 full:1              0      fp32     0.1    1     1     none
+ 2  2 interleaved  2    1  1 full                0      fp32     0.1    0     0     none
+ 2  4 gpipe        1    0  0 selective           0      bf16     0.1    1     0     none
+ 2  4 zb-h1        1    0  1 norm,activation     0      fp64     0.1    1     0     none
+ 2  4 interleaved  1    0  1 full                1      bf16       0    0     1 tp,pp,dp
+ 2  4 1f1b         1    0  0 none                0      bf16     0.1    1     0     none
+ 4  1 1f1b         2    1  1 selective           1      bf16     0.1    1     1     none
+ 4  2 zb-h1        1    0  0 full:1              1      fp32       0    1     0 tp,pp,dp
+ 4  2 gpipe        1    0  1 none                1      fp32       0    0     1 tp,pp,dp
+ 4  2 interleaved  1    0  0 selective           1      fp64       0    0     1     none
+ 4  2 interleaved  1    0  0 norm,activation     1      fp32       0    1     0 tp,pp,dp
 """
 HEADER, *ROWS = [line.split() for line in TABLE.strip().splitlines()]
 ROWS = [dict(zip(HEADER, row, strict=True)) for row in ROWS]
@@ -52,7 +53,8 @@ def case(row: dict[str, str]) -> Case:
     model = replace(GPT if n["tied"] else LLAMA, pattern=f"[*-]*{9 if n['pp'] * chunks == 8 else 5}")
     return Case(Grid(n["tp"], dp=n["dp"], pp=n["pp"]), bool(n["sp"]), row["recompute"], "paper", float(row["dropout"]),
                 bool(n["docs"]), row["precision"], model, row["schedule"], chunks, bool(n["slice"]), bool(n["zero"]),
-                batch=12 if n["dp"] == 3 else 8, micro=1 if n["dp"] == 3 else 2)
+                batch=12 if n["dp"] == 3 else 8, micro=1 if n["dp"] == 3 else 2,
+                overlap=row["overlap"])
 
 
 def possible(row: dict[str, str]) -> bool:

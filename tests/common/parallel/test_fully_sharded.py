@@ -131,7 +131,7 @@ def test_each_rank_keeps_its_part_of_everything_and_no_more():
     (Grid(), Execution(), "dp=1: .* at least 2 data ranks"),
     (Grid(dp=2), Execution(schedule="gpipe"), "schedule='gpipe': .* needs schedule='1f1b'"),
     (Grid(dp=2), Execution(sharded_optimizer=True), "sharded_optimizer=True"),
-    (Grid(dp=2), Execution(overlap=False), "overlap=False"),
+    (Grid(dp=2), Execution(overlap="none"), "overlap='none'"),
     (Grid(dp=2), Execution(compile=True), "compile=True"),
     (Grid(dp=2), Execution(precision="fp16"), "precision='fp16': .* use bf16, fp32 or fp64"),
     (Grid(dp=2), Execution(recompute="some"), "recompute='some'"),

@@ -81,3 +81,26 @@ def test_a_sharded_optimizer_holds_its_share_within_one_bucket():
     shares = ranks(4, bytes_held, True)
     assert sum(held for held, _ in shares) == whole
     assert all(abs(held - whole / 4) <= bucket for held, bucket in shares)
+
+
+def summed_in(context, sharded: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """This rank's sums, and what rounding both ranks' gradients to bf16 and adding them gives."""
+    model, layout = build(GPT), Layout(Grid(dp=2), context.rank)
+    gradients = Gradients([model], layout, torch.float64, sharded, bucket=500, reduce_in=torch.bfloat16)
+    model(record(GPT), {})[1]["language"].sum.backward()
+    for p in model.parameters():
+        p.main_grad.mul_(1 + context.rank)
+    whole = {b: (b.flat / (1 + context.rank)).clone() for b in gradients.buckets}
+    gradients.reduce()
+    found = []
+    for b in gradients.buckets:
+        total = whole[b].bfloat16() + (2 * whole[b]).bfloat16()
+        found.append((b.shard, total[b.first:b.first + b.shard.numel()].double()))
+    return found
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_data_ranks_may_send_gradients_in_another_type(sharded):
+    for found in ranks(2, summed_in, sharded):
+        for ours, expected in found:
+            torch.testing.assert_close(ours, expected, rtol=0, atol=0)
