@@ -35,6 +35,7 @@ class Layout:
         self._groups: dict[tuple[str, ...], Group] = {}
         self._neighbours: dict[tuple[str, bool], tuple[Group | None, Group | None]] = {}
         self._made: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
+        self._own: list[dist.ProcessGroup] = []
 
     def index(self, axis: str) -> int:
         return self.coordinates[axis]
@@ -64,6 +65,11 @@ class Layout:
         if parts < self.size("tp"):
             self.replicas("tp", parts)
 
+    def close(self) -> None:
+        """Ends this rank's groups, whose threads would otherwise go on; all ranks alike. The layout is of no use after."""
+        while self._own:
+            dist.destroy_process_group(self._own.pop())
+
     def neighbours(self, purpose: str, ring: bool) -> tuple[Group | None, Group | None]:
         """Groups of two: this rank with the one before it on the pipeline axis, and with the one after.
 
@@ -85,7 +91,7 @@ class Layout:
             pairs = [e for e in {(here - 1) % size, here} if (ring or e < size - 1)
                      and turn == (2 if size % 2 and e == size - 1 else e % 2)]
             ranks = tuple(sorted(line[i % size] for e in pairs for i in (e, e + 1))) or (self.rank,)
-            handle = _process_group(ranks)
+            handle = self._process_group(ranks)
             if pairs:
                 found[pairs[0]] = Group(name, ranks, ranks.index(self.rank), handle)
         return found.get((here - 1) % size), found.get(here)
@@ -94,13 +100,13 @@ class Layout:
         """alone: make a process group even of one rank, where other ranks make one of several at this point."""
         if ranks not in self._made:
             whole = len(ranks) > 1 and ranks == tuple(range(dist.get_world_size()))
-            made = dist.group.WORLD if whole else _process_group(ranks) if len(ranks) > 1 or alone else None
+            made = dist.group.WORLD if whole else self._process_group(ranks) if len(ranks) > 1 or alone else None
             self._made[ranks] = made
         return Group(name, ranks, ranks.index(self.rank), self._made[ranks] if len(ranks) > 1 else None)
 
-
-def _process_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:
-    return dist.new_group(list(ranks), use_local_synchronization=True)
+    def _process_group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
+        self._own.append(dist.new_group(list(ranks), use_local_synchronization=True))
+        return self._own[-1]
 
 
 SERIAL = Layout()

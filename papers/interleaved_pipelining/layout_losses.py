@@ -22,6 +22,7 @@ def losses_on_rank(context: RankContext, names: Sequence[str], steps: int) -> li
         loop = Loop(recipe, prepare(recipe.data), nowhere, layout, context.device)
         found.append([train_step(loop.training, loop.records(step), recipe.rate.at(step), recipe.optimizer.clip).loss
                       for step in range(steps)])
+        layout.close()
     return found
 
 

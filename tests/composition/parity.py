@@ -118,6 +118,7 @@ def outcome(case: Case, rank: int = 0) -> dict[str, np.ndarray]:
     found["loss after"] = np.array(result.loss)
     found |= whole(training.optimizer.state()["parameters"], "parameter")
     found["held-out loss"] = np.array(mean_loss(training.pipeline, batch(3))[0])
+    layout.close()
     return found
 
 
