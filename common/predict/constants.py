@@ -1,12 +1,15 @@
 """The constants of the cost model, each with its source (common/predict/constants.toml)."""
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 FILE = Path(__file__).with_name("constants.toml")
 KINDS = ("sourced", "measured", "assumed", "fitted")
+SOFTWARE = "software."
 UNITS = {"1": 1.0, "elements": 1.0, "tokens": 1.0, "us": 1e-6}
 
 
@@ -46,7 +49,8 @@ class Generation:
 
 @dataclass(frozen=True)
 class Constants:
-    """Values in SI; each is explained in the file."""
+    """Values in SI; each is explained in the file. software: by paper, how many times longer operations took with its
+    software than the records' measurements say; the only ones fitted to training runs."""
 
     product_ramp: float
     product_edge: float
@@ -61,6 +65,7 @@ class Constants:
     collective_channels: float
     network_channels: float
     generations: tuple[Generation, ...]
+    software: Mapping[str, float]
 
     def generation(self, accelerator: str) -> Generation | None:
         """That of an accelerator by its name; None for one that belongs to none."""
@@ -70,12 +75,11 @@ class Constants:
 @cache
 def table(path: Path = FILE) -> tuple[Constant, ...]:
     """All single constants with their sources. Raises ValueError for one without."""
-    found = []
-    for name, entry in tomllib.loads(path.read_text(encoding="utf-8")).items():
-        if name != "generations":
-            value = entry["value"] * UNITS[entry["unit"]]
-            found.append(Constant(name, value, entry["kind"], entry["source"], entry.get("row")))
-    return tuple(found)
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))
+    del entries["generations"]
+    entries |= {f"{SOFTWARE}{paper}": entry for paper, entry in entries.pop("software").items()}
+    return tuple(Constant(name, entry["value"] * UNITS[entry["unit"]], entry["kind"], entry["source"], entry.get("row"))
+                 for name, entry in entries.items())
 
 
 @cache
@@ -84,7 +88,8 @@ def constants(path: Path = FILE) -> Constants:
     values = {constant.name: constant.value for constant in table(path)}
     generations = tuple(Generation(names=tuple(entry.pop("names")), **entry)
                         for entry in tomllib.loads(path.read_text(encoding="utf-8"))["generations"])
-    wanted = {f.name for f in fields(Constants)} - {"generations"}
+    software = {name.removeprefix(SOFTWARE): values.pop(name) for name in list(values) if name.startswith(SOFTWARE)}
+    wanted = {f.name for f in fields(Constants)} - {"generations", "software"}
     if values.keys() != wanted:
         raise ValueError(f"{path.name}: constants {', '.join(sorted(values.keys() ^ wanted))} are unknown or missing")
-    return Constants(**values, generations=generations)
+    return Constants(**values, generations=generations, software=MappingProxyType(software))

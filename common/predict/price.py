@@ -27,16 +27,17 @@ class Costs:
     """Seconds of operations and messages on a cluster.
 
     ranks: of the job, where the cluster's accelerators are shared among ranks of a node and speed depends on how many.
+    software: how many times longer operations take than with the software that the records were measured with.
     """
 
-    def __init__(self, cluster: Cluster, ranks: int | None = None, values: Constants | None = None):
-        self.cluster, self.constants = cluster, values or constants()
+    def __init__(self, cluster: Cluster, ranks: int | None = None, values: Constants | None = None, software: float = 1.0):
+        self.cluster, self.constants, self.software = cluster, values or constants(), software
         busy = cluster.node.ranks if ranks is None else min(ranks, cluster.node.ranks)
         self.compute = Compute(cluster.accelerator_for(busy), self.constants)
         self.communication = Communication(cluster)
 
     def operation(self, operation: Operation) -> float:
-        return self.compute.seconds(operation)
+        return self.software * self.compute.seconds(operation)
 
     def message(self, name: str, size: float, ranks: Sequence[int]) -> float:
         return self.communication.seconds(name, size, ranks)

@@ -16,3 +16,8 @@ def derived(source: str, key: str, tolerance, published=None, **rest) -> Quantit
 def measured(source: str, key: str, tolerance, published=None, **rest) -> Quantity:
     """From a run on this machine."""
     return Quantity(source, key, "measured", tolerance, published, **rest)
+
+
+def predicted(source: str, key: str, tolerance, published=None, **rest) -> Quantity:
+    """From traces of the real code, priced on the record of the machine that the paper used."""
+    return Quantity(source, key, "predicted", tolerance, published, **rest)

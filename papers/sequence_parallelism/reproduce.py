@@ -7,7 +7,7 @@
 
 from pathlib import Path
 
-from common.claims import Paper, Waits, main
+from common.claims import Paper, main
 from common.claims.readme import contradiction_table, waiting_table
 from papers.sequence_parallelism import (
     contradictions,
@@ -19,6 +19,7 @@ from papers.sequence_parallelism import (
     messages,
     micro_batch_windows,
     outside_layers,
+    predicted,
     printed_times,
     rank_memory,
     shares,
@@ -37,14 +38,7 @@ MEASURED = (live_memory, live_outputs, timing)
 
 PAPER = Paper(
     Path(__file__).parent,
-    producers=tuple(producer for module in (*EXACT, *DERIVED, *MEASURED) for producer in module.PRODUCERS),
-    waits=(
-        Waits(
-            ("table4-*", "table5-*", "figure8-*", "text-dp8-530b", "text-abstract-530b",
-             "text-microbatch-recompute-*"),
-            "predicted", "prediction of times from a trace",
-        ),
-    ),
+    producers=tuple(producer for module in (*EXACT, *DERIVED, *MEASURED, predicted) for producer in module.PRODUCERS),
     context=("setup-*", "table1-notation", "table3-*", "eq-mfu", "comm-related-sagemaker",
              "figure1-*/gpu_memory_line_gb", "figure9-*/pipeline_rank",
              "figure10-example/pp", "figure10-example/microbatches"),

@@ -1,0 +1,87 @@
+"""Published times and rates of training runs, beside what is predicted for the recipes that they were measured with."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
+
+from common.claims.published import Facts
+from common.claims.tolerance import numbers
+from common.predict.constants import SOFTWARE, constants, table
+
+if TYPE_CHECKING:  # torch is imported when something is predicted, not when claims are listed
+    from common.predict.iteration import Prediction
+    from common.predict.price import Costs
+    from common.training.recipe import Recipe
+
+TERA = 1e12
+MEASURES: dict[str, Callable[["Prediction"], float]] = {
+    "TFLOP/s per GPU": lambda found: found.flops_per_second("hardware") / TERA,
+    "s": lambda found: found.seconds,
+    "sequences/s": lambda found: found.recipe.training.batch / found.seconds,
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """A published number, or list of them, of one claim. table: what its errors are summed up under. make: the recipes,
+    one for each number. unit: one of MEASURES; rates count all FLOPs that run, attention's whole square among them."""
+
+    source: str
+    key: str
+    table: str
+    make: "Callable[[], tuple[Recipe, ...]]" = field(repr=False)
+    unit: str = "TFLOP/s per GPU"
+    several: bool = False
+
+    @cached_property
+    def recipes(self) -> "tuple[Recipe, ...]":
+        return self.make()
+
+    @property
+    def id(self) -> str:
+        return f"{self.source}/{self.key}"
+
+    def published(self, facts: Facts) -> tuple[float, ...]:
+        return numbers(facts[self.source].values[self.key])
+
+    def predicted(self, paper: "Predicted") -> tuple[float, ...]:
+        return tuple(MEASURES[self.unit](paper.of(recipe)) for recipe in self.recipes)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A paper's series, the record of the machine that it ran on, and the name of its software factor."""
+
+    paper: str
+    cluster: str
+    series: tuple[Series, ...] = field(repr=False)
+
+    def costs(self, software: float | None = None) -> "Costs":
+        """software: another factor than the stored one."""
+        from common.predict.hardware import cluster
+        from common.predict.price import Costs
+
+        return Costs(cluster(self.cluster), software=constants().software[self.paper] if software is None else software)
+
+    def of(self, recipe: "Recipe", software: float | None = None) -> "Prediction":
+        costs = self.costs(software)
+        return _predict(recipe, self.cluster, costs.software)
+
+    @property
+    def fitted(self) -> str:
+        """The id of the row that the factor was fitted on."""
+        return next(constant.row for constant in table() if constant.name == SOFTWARE + self.paper)
+
+    def __iter__(self) -> Iterator[Series]:
+        return iter(self.series)
+
+
+@cache
+def _predict(recipe: "Recipe", name: str, software: float) -> "Prediction":
+    from common.predict.hardware import cluster
+    from common.predict.iteration import predict
+    from common.predict.price import Costs
+
+    where = cluster(name)
+    return predict(recipe, where, Costs(where, software=software))

@@ -1,0 +1,141 @@
+"""Predicted: throughput of the published runs on the cluster that they ran on, from traces priced on its record.
+
+One constant is fitted to this paper, on one row of table 1 (common/predict/constants.toml); every other row is a test.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from common.claims import Absolute, Ask, Relative, Result, produces
+from common.predict.series import TERA, Predicted, Series
+from papers.interleaved_pipelining.quantities import predicted
+from papers.interleaved_pipelining.sizes import FACTS, TABLE_1
+
+RATE, SEQUENCES = "tflops_per_gpu", "sequences_per_s"
+SIZES = {source: source.removeprefix("table1-").replace("-", ".").replace("1008b", "1t") for source in TABLE_1}
+ROW, CURVE = Relative(0.08), Relative(0.10)
+
+
+def _made(maker: str, arguments: Sequence[tuple]):
+    """Recipes by the name of their function in recipes.py."""
+    from papers.interleaved_pipelining import recipes
+
+    return tuple(getattr(recipes, maker)(*each) for each in arguments)
+
+
+def _row(source: str, table: str, maker: str, *arguments) -> Series:
+    return Series(source, RATE, table, partial(_made, maker, [arguments]))
+
+
+def _curve(source: str, along: str, maker: str, *more, key: str = RATE, unit: str = "TFLOP/s per GPU") -> Series:
+    """A curve whose recipes are made of the values that it was drawn along."""
+    values = FACTS[source].values[along]
+    return Series(source, key, FACTS[source].where, partial(_made, maker, [(x, *more) for x in values]), unit, several=True)
+
+
+def _curves() -> Iterator[Series]:
+    yield _curve("figure7-microbatch", "micro_batch", "figure_7")
+    for batch in (8, 128):
+        yield _curve(f"figure11-b{batch}", "pipeline_parallel", "figure_11", batch)
+    yield _curve("figure12-default", "global_batch", "figure_12", 1)
+    yield _curve("figure12-interleaved", "global_batch", "figure_12")
+    for batch in (32, 128):
+        yield _curve(f"figure13-b{batch}", "pp", "figure_13", batch)
+    for batch in (32, 512):
+        yield _curve(f"figure14-b{batch}", "pp", "figure_14", batch)
+    for batch in (32, 128, 512):
+        yield _curve(f"figure15-b{batch}", "tp", "figure_15", batch)
+    for batch in (128, 512):
+        yield _curve(f"figure16-b{batch}", "micro_batch", "figure_16", batch)
+    for name, policy in (("recompute", "full"), ("no-recompute", "none")):
+        yield _curve(f"figure17-{name}", "global_batch", "figure_17", policy, key=SEQUENCES, unit="sequences/s")
+    yield _curve("figure18-unoptimized", "global_batch", "figure_18", False)
+    yield _curve("figure18-scatter-gather", "global_batch", "figure_18")
+
+
+PREDICTED = Predicted("interleaved_pipelining", "selene", (
+    *(_row(source, "Table 1", "table_1", SIZES[source]) for source in TABLE_1),
+    *(_row(f"table2-ptdp-{size}-{gpus}", "Table 2, PTD-P", "table_2", size, gpus)
+      for size, many in (("175b", (384, 768, 1536)), ("530b", (560, 1120, 2240))) for gpus in many),
+    *_curves(),
+))
+NAMED = {series.id: series for series in PREDICTED}
+
+
+def _cause(series: Series, errors: Sequence[float]) -> str:
+    return CAUSES.get(series.source.partition("-")[0], "")
+
+
+CAUSES: dict[str, str] = {}
+
+
+def results(ask: Ask, chosen: Sequence[Series]) -> Iterator[Result]:
+    for series in chosen:
+        if ask.wants(series.id):
+            ours = series.predicted(PREDICTED)
+            errors = [a / b - 1 for a, b in zip(ours, series.published(ask.facts), strict=True)]
+            note = "the row that the software factor is fitted on" if series.id == PREDICTED.fitted else \
+                "errors " + ", ".join(f"{100 * e:+.1f} %" for e in errors)
+            yield Result(series.id, ours if len(ours) > 1 else ours[0], detail=f"on {PREDICTED.cluster}; {note}",
+                         cause=_cause(series, errors))
+
+
+@produces(
+    *(predicted(series.source, series.key, ROW) for series in PREDICTED if not series.several),
+    minutes=0.5,
+)
+def table_rates(ask: Ask) -> Iterator[Result]:
+    yield from results(ask, [series for series in PREDICTED if not series.several])
+
+
+@produces(
+    *(predicted(series.source, series.key, CURVE) for series in PREDICTED if series.several),
+    minutes=0.6,
+)
+def figure_rates(ask: Ask) -> Iterator[Result]:
+    yield from results(ask, [series for series in PREDICTED if series.several])
+
+
+GPT_3_TEXT, TRILLION = "text-train-time-gpt3", "text-train-time-1t"
+FUSED = {"text-fusion-175b": ("figure_12", 60, 1), "text-fusion-530b": ("table_1", "530b")}
+"""Section 5.8 does not say how it ran: 175B as the point of figure 12 with the same 135 TFLOP/s, 530B as in table 1."""
+WITHIN_POINTS = Absolute(5, "5 points")
+
+
+def _gpt_3():
+    """On 1,024 GPUs (section 5.1): tp 8 and pp 8, which divide them, in chunks of two layers as in figure 12."""
+    (recipe,) = _made("table_2", [("175b", 768)])
+    return replace(recipe, grid=replace(recipe.grid, dp=16, pp=8), execution=replace(recipe.execution, chunks=6))
+
+
+@produces(
+    predicted(GPT_3_TEXT, RATE, ROW, text="GPT-3 on 1,024 GPUs, layout not stated"),
+    predicted(TRILLION, RATE, ROW, text="a trillion parameters on 3,072 GPUs"),
+    *(predicted(source, f"{RATE}_before", CURVE, text="before the fusions") for source in FUSED),
+    predicted("text-fusion-175b", f"{RATE}_after", CURVE, text="with the fusions"),
+    *(predicted(source, "predicted_gain", WITHIN_POINTS, lambda facts, source=source:
+                facts[source].values["throughput_gain_percent"], unit="%", text="gain from the kernel sets alone",
+                headline=source.endswith("175b")) for source in FUSED),
+    minutes=0.1,
+)
+def text_rates(ask: Ask) -> Iterator[Result]:
+    for source, recipe in ((GPT_3_TEXT, _gpt_3()), (TRILLION, *_made("gpt_1t", [()]))):
+        yield Result(f"{source}/{RATE}", _rate(recipe), cause="the layout is not stated")
+    for source, (maker, *arguments) in FUSED.items():
+        (recipe,) = _made(maker, [arguments])
+        unfused = replace(recipe, execution=replace(recipe.execution, kernels="unfused"))
+        after, before = _rate(recipe), _rate(unfused)
+        why = "neither the number of GPUs nor the layout is stated"
+        yield Result(f"{source}/{RATE}_before", before, cause=why)
+        if source == "text-fusion-175b":
+            yield Result(f"{source}/{RATE}_after", after, cause=why)
+        yield Result(f"{source}/predicted_gain", 100 * (after / before - 1),
+                     detail=f"{before:.1f} and {after:.1f} TFLOP/s per GPU: kernel sets unfused and paper", cause=why)
+
+
+def _rate(recipe) -> float:
+    return PREDICTED.of(recipe).flops_per_second() / TERA
+
+
+PRODUCERS = (table_rates, figure_rates, text_rates)
