@@ -113,6 +113,12 @@ def check(recipe: Recipe, cluster: Cluster) -> None:
     if recipe.grid.cp > 1 or recipe.grid.ep > 1:
         raise ValueError(f"cp={recipe.grid.cp}, ep={recipe.grid.ep}: tensor, pipeline and data ranks are predicted; use 1")
     cluster.check_size(recipe.grid.world)
+    accelerator(recipe.grid.world, cluster).peak_of(recipe.execution.precision)
+
+
+def accelerator(ranks: int, cluster: Cluster) -> Accelerator:
+    """As each of so many ranks has it."""
+    return cluster.accelerator_for(min(ranks, cluster.node.ranks))
 
 
 def predict(recipe: Recipe, cluster: Cluster, costs: Costs, make_pieces: Make = pieces) -> Prediction:
@@ -128,7 +134,7 @@ def predict(recipe: Recipe, cluster: Cluster, costs: Costs, make_pieces: Make = 
     played = simulate(plan, lambda kind, stage: times[stage].of(kind), links.delay)
     update = Update(model, execution, grid, costs)
     ending = update.ending(played, update.loads(made))
-    device = cluster.accelerator_for(min(grid.world, cluster.node.ranks))
+    device = accelerator(grid.world, cluster)
     return Prediction(
         recipe, cluster.name, work(model, made, recipe.training.batch, recipe.training.micro_batch, grid.tp),
         device.peak_of(execution.precision), memory(recipe, plan, made, crossing, device), made, times, played, ending)

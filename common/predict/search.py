@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from common.predict.iteration import SPLIT, Links, Prediction, predict
+from common.predict.iteration import SPLIT, Links, Prediction, accelerator, predict
 from common.predict.layouts import Refusals, layouts
 from common.predict.machine import Cluster
 from common.predict.memory import FRAGMENTATION, MESSAGES, libraries, state
@@ -36,12 +36,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Search:
-    """best: simulated layouts that fit, the fastest first. estimates: every layout that can be, in no order."""
+    """best: simulated layouts that fit, the fastest first. simulated: how many were, at most. estimates: every layout that
+    can be, in no order. limit: bytes that a rank can have."""
 
     best: tuple[Prediction, ...]
     estimates: tuple[Estimate, ...] = field(repr=False)
     refused: Refusals
     limit: float
+    simulated: int
 
     @property
     def closest(self) -> Estimate | None:
@@ -54,7 +56,7 @@ def search(base: Recipe, cluster: Cluster, costs: Costs, ranks: int, simulated: 
     cluster.check_size(ranks)
     refused = Refusals()
     possible = list(layouts(base, ranks, refused))
-    closed = ClosedForm(base, cluster, costs, {recipe.grid.tp for recipe in possible})
+    closed = ClosedForm(base, cluster, costs, ranks, {recipe.grid.tp for recipe in possible})
     estimates = [closed.estimate(recipe) for recipe in possible]
     fitting = sorted((e for e in estimates if e.breaks is None), key=lambda e: e.seconds)
     for e in estimates:
@@ -62,7 +64,7 @@ def search(base: Recipe, cluster: Cluster, costs: Costs, ranks: int, simulated: 
             refused.add(f"memory: {e.breaks}", f"{describe(e.recipe)}: needs {e.needed / 1e9:.0f} GB of {closed.limit / 1e9:.0f}")
     found = [predict(e.recipe, cluster, costs, closed.scaler) for e in fitting[:simulated]]
     best = sorted((p for p in found if p.memory.fits), key=lambda p: p.seconds)
-    return Search(tuple(best), tuple(estimates), refused, closed.limit)
+    return Search(tuple(best), tuple(estimates), refused, closed.limit, simulated)
 
 
 def describe(recipe: Recipe) -> str:
@@ -90,10 +92,10 @@ class Cut:
 class ClosedForm:
     """Estimates layouts of one model; what many have in common is worked out once."""
 
-    def __init__(self, base: Recipe, cluster: Cluster, costs: Costs, sizes: set[int]):
+    def __init__(self, base: Recipe, cluster: Cluster, costs: Costs, ranks: int, sizes: set[int]):
         self.base, self.costs = base, costs
         self.scaler = Scaler(base.model, sizes)
-        self.device = cluster.accelerator_for(cluster.node.ranks)
+        self.device = accelerator(ranks, cluster)
         self._timers: dict[int, Timer] = {}
         self._known: dict[tuple, object] = {}
 

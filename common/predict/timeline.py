@@ -19,6 +19,7 @@ SHADES = {"gradients over data ranks": "#cc79a7", "gradients of the tied embeddi
           GATHER: "#f0e442"}
 PASSES, BESIDE = "passes", "gradients"
 MICRO = 1e6
+TRACE, PICTURES = ".json", (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -73,16 +74,21 @@ def _record(event: Event) -> dict:
             "ts": event.start * MICRO, "dur": (event.end - event.start) * MICRO, "args": args}
 
 
-def write(found: Prediction, path: Path) -> None:
-    """A Chrome trace where the name ends in .json, else a picture. Raises ValueError for a name that is neither."""
+def check_path(path: Path) -> None:
+    """Raises ValueError for a name that is neither a Chrome trace's nor a picture's, and for a folder that is not there."""
+    if path.suffix not in (TRACE, *PICTURES):
+        raise ValueError(f"{path}: end the name in {TRACE} for a Chrome trace, or in {', '.join(PICTURES)} for a picture")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}")
-    if path.suffix == ".json":
+
+
+def write(found: Prediction, path: Path) -> None:
+    """A Chrome trace where the name ends in .json, else a picture. Raises ValueError as check_path does."""
+    check_path(path)
+    if path.suffix == TRACE:
         path.write_text(json.dumps(chrome_trace(found), separators=(",", ":")))
-    elif path.suffix in (".png", ".svg", ".pdf"):
-        draw(found, path)
     else:
-        raise ValueError(f"{path}: end the name in .json for a Chrome trace, or in .png, .svg or .pdf for a picture")
+        draw(found, path)
 
 
 def draw(found: Prediction, path: Path) -> None:
