@@ -6,7 +6,6 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from common.claims.published import Facts
-from common.claims.tolerance import numbers
 from common.predict.constants import SOFTWARE, constants, table
 
 if TYPE_CHECKING:  # torch is imported when something is predicted, not when claims are listed
@@ -43,7 +42,8 @@ class Series:
         return f"{self.source}/{self.key}"
 
     def published(self, facts: Facts) -> tuple[float, ...]:
-        return numbers(facts[self.source].values[self.key])
+        value = facts[self.source].values[self.key]
+        return tuple(map(float, value)) if self.several else (float(value),)
 
     def predicted(self, paper: "Predicted") -> tuple[float, ...]:
         return tuple(MEASURES[self.unit](paper.of(recipe)) for recipe in self.recipes)

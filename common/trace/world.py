@@ -4,6 +4,7 @@ Tensors made inside are fake (shapes and dtypes only, on the fake CPU device); c
 process group, which returns at once.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -58,7 +59,9 @@ def world(grid: Grid, rank: int = 0) -> Iterator[TracedLayout]:
         raise RuntimeError(f"torch.distributed is already running here ({dist.get_backend()}, "
                            f"{dist.get_world_size()} ranks): run traces in a process of their own, "
                            "or after destroy_process_group()")
+    hook = sys.excepthook  # init_process_group wraps it in one that names the rank, and leaves it so
     dist.init_process_group("fake", rank=rank, world_size=grid.world, store=FakeStore())
+    sys.excepthook = hook
     try:
         with FakeTensorMode():
             yield layout

@@ -1,6 +1,7 @@
 """The fake world: any grid, nothing allocated or sent, and no trace of it left behind."""
 
 import resource
+import sys
 from math import prod
 
 import pytest
@@ -77,3 +78,10 @@ def test_what_cannot_be_traced_is_refused_before_a_world_is_made(settings, messa
     with pytest.raises(ValueError, match=message):
         trace(gpt(4, 64, 8), Grid(tp=8), **settings)
     assert not dist.is_initialized()
+
+
+def test_errors_after_a_trace_are_shown_as_before():
+    before = sys.excepthook
+    with world(Grid(tp=2)):
+        pass
+    assert sys.excepthook is before
