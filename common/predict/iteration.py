@@ -26,8 +26,36 @@ DAY = 86_400
 SPLIT = ("zb-h1",)  # schedules whose backward passes leave weight gradients for later
 
 
+class Rates:
+    """What the time of an iteration means. Needs recipe, seconds, work and peak, the dense FLOP/s of one rank."""
+
+    @property
+    def ranks(self) -> int:
+        return self.recipe.grid.world
+
+    @property
+    def tokens(self) -> int:
+        """Of an iteration."""
+        return self.recipe.training.batch * self.recipe.model.sequence
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+    def flops_per_second(self, scope: str = "hardware", attention: str = "whole") -> float:
+        """Of one rank. scope: model or hardware; attention: whole or half (common/predict/efficiency.py)."""
+        return self.work.flops(scope, attention) / self.seconds / self.ranks
+
+    def utilisation(self, scope: str = "model", attention: str = "whole") -> float:
+        """Share of the dense peak: MFU of model FLOPs, HFU of hardware FLOPs."""
+        return self.flops_per_second(scope, attention) / self.peak
+
+    def days(self, tokens: float) -> float:
+        return tokens / self.tokens_per_second / DAY
+
+
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Rates):
     """peak: dense FLOP/s of one rank. stages, times: of each stage of the pipeline, for one micro-batch."""
 
     recipe: Recipe
@@ -81,30 +109,6 @@ class Prediction:
         """Passes of an iteration, mean over pipeline ranks."""
         plan = self.played.schedule
         return sum((t.all for t in self.times), Spent()) * (plan.micro_batches / plan.ranks)
-
-    @property
-    def ranks(self) -> int:
-        return self.recipe.grid.world
-
-    @property
-    def tokens(self) -> int:
-        """Of an iteration."""
-        return self.recipe.training.batch * self.recipe.model.sequence
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds
-
-    def flops_per_second(self, scope: str = "hardware", attention: str = "whole") -> float:
-        """Of one rank. scope: model or hardware; attention: whole or half (common/predict/efficiency.py)."""
-        return self.work.flops(scope, attention) / self.seconds / self.ranks
-
-    def utilisation(self, scope: str = "model", attention: str = "whole") -> float:
-        """Share of the dense peak: MFU of model FLOPs, HFU of hardware FLOPs."""
-        return self.flops_per_second(scope, attention) / self.peak
-
-    def days(self, tokens: float) -> float:
-        return tokens / self.tokens_per_second / DAY
 
 
 def check(recipe: Recipe, cluster: Cluster) -> None:

@@ -145,8 +145,8 @@ def play(operations: Sequence[Operation], sent: Iterable[tuple[int, int, Message
         for number, message in starting[i]:
             host += costs.dispatch
             group = ranks[message.group]
-            takes = costs.message(message.name, message.bytes, group)
-            begin = max(now, host, free[message.group])
+            takes = costs.message(message.name, message.bytes, group) + sum(map(costs.operation, message.copies))
+            begin = max(now, host + message.ahead * costs.dispatch, free[message.group])
             free[message.group] = begin + takes
             flights[number] = _UnderWay(begin, begin + takes, costs.slowed(group)), message.phase
             items.append(Item(message.name, message.phase, message.module, message.group, begin, takes))

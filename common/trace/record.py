@@ -83,6 +83,16 @@ class Message:
         """Whether anything ran between its start and the wait for its result."""
         return self.end is None or self.end > self.start
 
+    @property
+    def copies(self) -> tuple[Operation, ...]:
+        """Operations that are part of its travel."""
+        return ()
+
+    @property
+    def ahead(self) -> int:
+        """How many operations after `start` the program issues it."""
+        return 0
+
 
 class Recorder(TorchDispatchMode):
     """Records while it is active. `phase` is set by whoever drives the model; replays carry their own mark.

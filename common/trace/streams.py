@@ -30,6 +30,10 @@ class Transfer(Message):
     issued: int = 0
     copies: tuple[Operation, ...] = ()
 
+    @property
+    def ahead(self) -> int:
+        return self.issued - self.start
+
 
 class Event:
     """Where a stream stood: the operations of the computing stream and the messages that it had to follow."""
