@@ -18,6 +18,7 @@ from infra.plan_divide import uneven
 from infra.plan_range import covered
 
 TOKENS_PER_PARAMETER = 20  # arXiv:2203.15556, table 3
+NOTHING = 1e-6  # share of an iteration; rounding of sums, or as good
 SMALLEST = 5e5  # bytes; smaller terms have no line of their own
 USED = {"model": "MFU", "hardware": "HFU"}
 
@@ -63,9 +64,7 @@ def _facts(*groups: Iterable[tuple[str, str]]) -> Table:
 
 def parameters(found: Prediction) -> int:
     """Of the whole model, tied ones once."""
-    model, pieces = found.recipe.model, [part for stage in found.stages for part in stage.parts]
-    twice = model.vocab * model.hidden if model.tied and len(found.stages) > 1 else 0
-    return sum(times * piece.logical for piece, times in pieces) - twice
+    return sum(times * piece.logical for stage in found.stages for piece, times in stage.parts)
 
 
 def _model(found: Prediction) -> Iterator[tuple[str, str]]:
@@ -135,7 +134,7 @@ def _memory(rank: RankMemory, limit: float) -> Table:
 def _time(found: Prediction) -> Table:
     table = _table("", "s", "share")
     for name, seconds in found.time.items():
-        if seconds > 0:
+        if seconds > NOTHING * found.seconds:
             table.add_row(name, f"{seconds:,.4g}", f"{seconds / found.seconds:.1%}")
     table.add_row("sum", f"{found.seconds:,.4g}", "100.0%", style="bold")
     if found.hidden:

@@ -2,7 +2,8 @@
 
 Every number of a trace (a dim, FLOPs, bytes) is a sum of terms that are constant, grow with the micro-batch b, shrink with
 the tensor size t, or both: a + b x + y / t + b z / t. Traces at two sizes of each give all four exactly, but for numbers
-that are rounded (a vocabulary that t does not divide) and peaks, which change from one term to another.
+that are rounded (a vocabulary that t does not divide) and peaks. A peak is the largest of several such sums, and so at
+most what lies on the line between two sizes: traces are far apart, so that what is asked for lies between them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from common.models.config import LanguageModelConfig
 from common.predict.pieces import Pass, Piece, Pieces, Way, pieces
 from common.trace.record import Operation
 
-BATCHES = (1, 2)
+BATCHES = (1, 16)
 
 
 class Scaler:
@@ -30,7 +31,9 @@ class Scaler:
         cut = [t for t in wanted if t > 1]
         self._bases = {1: (1,)}
         for members in ([t for t in cut if t <= model.groups], [t for t in cut if t > model.groups]):
-            self._bases |= {t: tuple(members[:2]) for t in members}
+            even = [t for t in members if model.vocab % t == 0]
+            ends = even if len(even) > 1 else members
+            self._bases |= {t: tuple(sorted({ends[0], ends[-1]})) for t in members}
         self._made = cache(self._make)
 
     def __call__(self, model: LanguageModelConfig, unit: str, way: Way, alone: bool = False) -> Pieces:

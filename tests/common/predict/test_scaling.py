@@ -22,7 +22,7 @@ WIDE_LLAMA = type(LLAMA)(**{f.name: getattr(LLAMA, f.name) for f in fields(LLAMA
     (WIDE_LLAMA, Way(1, 7, "sdpa", False, "none", "bf16"), True),
 ])
 def test_scaled_pieces_are_those_traced_at_that_size(model, way, alone):
-    """Not used as bases: tensor sizes above 3, micro-batches above 2."""
+    """Not used as bases: tensor sizes between 2 and 12, micro-batches between 1 and 16. Peaks are bounded from above."""
     scaled = Scaler(model, (1, 2, 3, 4, 6, 12))(model, "*-", way, alone)
     traced = pieces(model, "*-", way, alone)
     for part in ("embedding", "output", "layer"):
@@ -30,7 +30,7 @@ def test_scaled_pieces_are_those_traced_at_that_size(model, way, alone):
         for f in fields(one):
             if f.name != "moment":
                 assert getattr(one, f.name) == getattr(other, f.name), (part, f.name)
-        assert one.moment == pytest.approx(other.moment, rel=0.02)  # a peak moves from one operation to another
+        assert other.moment <= one.moment <= 1.2 * other.moment
 
 
 def test_key_value_heads_held_by_several_ranks_are_scaled_apart():
