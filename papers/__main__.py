@@ -81,7 +81,12 @@ def work(options: Papers, command: str) -> list[str]:
         out = console()
         for paper, rows in listed:
             print_paper(out, load(paper.published), rows)
-    return failures + report(options.html, listed, notes)
+    first = ""
+    if options.html is not None:
+        from papers.predictions import section
+
+        first = section(listed)
+    return failures + report(options.html, listed, notes, first)
 
 
 def stale_readmes(papers: tuple[Paper, ...]) -> dict[Path, str]:

@@ -85,11 +85,11 @@ def run_paper(paper: Paper, options: Reproduce, command: str, notes: Console) ->
     return run(paper, origin_of(command), options.claims, options.full, options.store, progress)
 
 
-def report(path: Path | None, papers: Sequence[tuple[Paper, Sequence[Row]]], notes: Console) -> list[str]:
-    """Write the page if a path is given; returns what failed."""
+def report(path: Path | None, papers: Sequence[tuple[Paper, Sequence[Row]]], notes: Console, first: str = "") -> list[str]:
+    """Write the page if a path is given; returns what failed. first: a section before the papers."""
     if path is None:
         return []
-    failures = write_page(path, papers)
+    failures = write_page(path, papers, first)
     notes.print(f"report: {path}", style="dim", markup=False)
     return failures
 

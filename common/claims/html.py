@@ -4,7 +4,7 @@ import base64
 import re
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from html import escape
 from itertools import groupby
@@ -24,8 +24,8 @@ NUMERIC = ("published", "ours", "error, %")
 STYLE = Path(__file__).with_name("page.css")
 
 
-def write_page(path: Path, papers: Sequence[tuple[Paper, Sequence[Row]]]) -> list[str]:
-    """Write the page; returns one message per figure that could not be drawn."""
+def write_page(path: Path, papers: Sequence[tuple[Paper, Sequence[Row]]], first: str = "") -> list[str]:
+    """Write the page; returns one message per figure that could not be drawn. first: a section before the papers."""
     failures: list[str] = []
     sections = [_section(paper, load(paper.published), rows, failures) for paper, rows in papers]
     links = "".join(f'<a href="#{paper.name}">{paper.name.replace("_", " ")}</a>' for paper, _ in papers)
@@ -38,7 +38,7 @@ def write_page(path: Path, papers: Sequence[tuple[Paper, Sequence[Row]]]) -> lis
         "</head>\n<body><main>\n<h1>Megaline</h1>\n"
         "<p>What the papers state, and what this project’s own code gives for it. Each verdict is computed "
         "from the two numbers and a stated tolerance.</p>\n"
-        f"<nav>{links}</nav>\n{''.join(sections)}{_legend()}</main></body></html>\n",
+        f"<nav>{links}</nav>\n{first}{''.join(sections)}{_legend()}</main></body></html>\n",
     )
     return failures
 
@@ -115,14 +115,20 @@ def _figure(figure: Figure, rows: Sequence[Row], failures: list[str]) -> str:
     if lacking or (figure.claims and not wanted):
         state = f"Not drawn: {lacking} of its {len(wanted)} claims have no result yet."
         return f"<figure><figcaption>{caption} {state}</figcaption></figure>\n"
+    try:
+        return embedded(lambda path: figure.draw(path, wanted), figure.caption)
+    except Exception:
+        failures.append(f"figure {figure.name} failed:\n{traceback.format_exc()}")
+        return f"<figure><figcaption>{caption} Could not be drawn.</figcaption></figure>\n"
+
+
+def embedded(draw: Callable[[Path], None], caption: str) -> str:
+    """A figure as part of the page; draw writes it as SVG to a path."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{figure.name}.svg"
-        try:
-            figure.draw(path, wanted)
-            data = base64.b64encode(path.read_bytes()).decode()
-        except Exception:
-            failures.append(f"figure {figure.name} failed:\n{traceback.format_exc()}")
-            return f"<figure><figcaption>{caption} Could not be drawn.</figcaption></figure>\n"
+        path = Path(folder) / "figure.svg"
+        draw(path)
+        data = base64.b64encode(path.read_bytes()).decode()
+    caption = escape(caption)
     return (
         f'<figure><img alt="{caption}" src="data:image/svg+xml;base64,{data}">'
         f"<figcaption>{caption}</figcaption></figure>\n"
