@@ -42,7 +42,6 @@ PAPER = Paper(
     producers=tuple(producer for module in (*EXACT, *DERIVED, *MEASURED, predicted) for producer in module.PRODUCERS),
     waits=(
         Waits(("table2-zero3-*/tflops_per_gpu",), "predicted", "prediction of fully sharded training"),
-        Waits(("text-bisection-*", "text-gpt3-v100"), "predicted", "prediction of times from a trace"),
     ),
     context=(*(f"*/{key}" for key in INPUTS), "setup-cluster", "setup-peak", "setup-vocab", "setup-seq",
              "setup-precision", "setup-throughput-definition", "setup-script-*", "eq-iterations", "figure1-models",
