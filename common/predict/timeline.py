@@ -13,19 +13,20 @@ from common.pipeline.draw import COLOURS, IDLE, PALEST
 from common.pipeline.stages import cuts
 from common.predict.iteration import Prediction
 from common.predict.memory import held
+from common.predict.update import DATA, TIED
 
 UPDATE, GATHER = "norm, clipping and update", "gathering of parameters"
-SHADES = {"gradients over data ranks": "#cc79a7", "gradients of the tied embedding": "#d55e00", UPDATE: "#56b4e9",
-          GATHER: "#f0e442"}
-PASSES, BESIDE = "passes", "gradients"
+SHADES = {DATA: "#cc79a7", TIED: "#d55e00", UPDATE: "#56b4e9", GATHER: "#f0e442"}
+PASSES = "passes"
+LANES = (PASSES, DATA, TIED)
 MICRO = 1e6
 TRACE, PICTURES = ".json", (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
 class Event:
-    """Seconds from the start of the iteration. lane: passes, or gradients for what runs beside them. chunk and
-    micro_batch: of an action."""
+    """Seconds from the start of the iteration. lane: one of LANES; those of gradients run beside the passes and each other.
+    chunk and micro_batch: of an action."""
 
     rank: int
     lane: str
@@ -43,7 +44,7 @@ def events(found: Prediction) -> Iterator[Event]:
         for action, start, end in zip(plan.of(rank), found.played.start[rank], found.played.end[rank], strict=True):
             yield Event(rank, PASSES, action.kind, float(start), float(end), action.chunk, action.micro_batch)
         for span in ending.sums[rank]:
-            yield Event(rank, BESIDE, span.name, span.start, span.end)
+            yield Event(rank, span.name, span.name, span.start, span.end)
         yield Event(rank, PASSES, UPDATE, ending.ready, ending.ready + ending.update)
         if ending.gather:
             yield Event(rank, PASSES, GATHER, ending.ready + ending.update, ending.end)
@@ -58,7 +59,7 @@ def chrome_trace(found: Prediction) -> dict:
         records.append({"ph": "M", "name": "process_name", "pid": rank,
                         "args": {"name": f"pipeline rank {rank} (global {grid.rank(pp=rank)}), layers {layers}"}})
         records += [{"ph": "M", "name": "thread_name", "pid": rank, "tid": i, "args": {"name": lane}}
-                    for i, lane in enumerate((PASSES, BESIDE))]
+                    for i, lane in enumerate(LANES)]
         kept = held(plan, found.stages, rank)
         records += [{"ph": "C", "name": "kept for backward", "pid": rank, "ts": float(end) * MICRO, "args": {"bytes": int(size)}}
                     for end, size in zip(found.played.end[rank], kept, strict=True)]
@@ -70,7 +71,7 @@ def chrome_trace(found: Prediction) -> dict:
 def _record(event: Event) -> dict:
     shown = event.name if event.chunk is None else f"{event.name} {event.micro_batch}"
     args = {} if event.chunk is None else {"chunk": event.chunk, "micro_batch": event.micro_batch}
-    return {"ph": "X", "name": shown, "cat": event.lane, "pid": event.rank, "tid": int(event.lane == BESIDE),
+    return {"ph": "X", "name": shown, "cat": event.lane, "pid": event.rank, "tid": LANES.index(event.lane),
             "ts": event.start * MICRO, "dur": (event.end - event.start) * MICRO, "args": args}
 
 

@@ -23,6 +23,7 @@ from common.predict.stages import Stage
 from common.trace.record import Operation
 from common.training.step import Execution
 
+DATA, TIED = "gradients over data ranks", "gradients of the tied embedding"
 SMALL = 1024  # bytes; operations on less are on single numbers, and come once whatever the size of the model
 
 
@@ -123,24 +124,22 @@ class Update:
         return self.costs.message("all_reduce", load.tied * self.types.gradients.itemsize, (ends[0], ends[-1]))
 
     def _sums(self, played: Simulation, rank: int, load: Load, both: float) -> Iterator[Span]:
-        free = end = float(played.end[rank][-1])
-        if self.execution.overlaps("dp"):
-            free = 0.0
+        """Buckets that are not under way when the passes are done begin after the sum over both ends of the pipeline."""
+        end, overlap = float(played.end[rank][-1]), self.execution.overlaps("dp")
+        met = max(end, both) + self._tied(load) if load.tied else end
+        if load.tied:
+            yield Span(TIED, max(end, both), met)
+        free = 0.0 if overlap else met
         for chunk, start, done in _last_backwards(played, rank):
             times = list(self._bucket_times(load.chunks[chunk]))
             for i, takes in enumerate(times):
-                filled = start + (i + 1) / len(times) * (done - start) if self.execution.overlaps("dp") else end
+                filled = start + (i + 1) / len(times) * (done - start)
                 begin = max(free, filled)
                 free = begin + takes
-                yield Span("gradients over data ranks", begin, free)
-        free = max(free, end)
-        if load.tied:
-            begin = max(end, both)
-            met = begin + self._tied(load)
-            yield Span("gradients of the tied embedding", begin, met)
-            free = max(free, met)
+                yield Span(DATA, begin, free)
+        free = max(free, met)
         for takes in self._bucket_times(load.late):
-            yield Span("gradients over data ranks", free, free := free + takes)
+            yield Span(DATA, free, free := free + takes)
 
     @cached_property
     def _step(self) -> tuple[tuple[Operation, ...], int]:
