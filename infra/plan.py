@@ -81,21 +81,28 @@ def work(options: Plan, asked: Named) -> list[str]:
     recipe = options.recipe if searched else _on(options.recipe, options.gpus, asked.recipe)
     ranks = (options.gpus or recipe.grid.world) if searched else recipe.grid.world
     known.check_size(ranks)
-    costs = Costs(known, ranks)
+    costs = Costs(known, ranks, software=asked.software)
     layouts = None
     if searched:
         layouts = _search(recipe, known, costs, ranks)
         if not layouts.best:
             raise ValueError(f"{recipe.name} fits on {ranks} ranks of {known.name} in no layout: "
-                             + _nowhere(layouts, recipe, known, ranks))
+                             + _nowhere(layouts, recipe, known, costs, ranks))
         found = layouts.best[0]
     else:
         check(recipe, known)
         found = predict(recipe, known, costs)
-    _show(options, found, known, asked.notes, layouts)
+    _show(options, found, known, _notes(asked), layouts)
     if not found.memory.fits:
         raise ValueError(_too_large(found, known, costs))
     return []
+
+
+def _notes(asked: Named) -> list[str]:
+    if asked.software == 1:
+        return list(asked.notes)
+    return [f"operations take {asked.software:.3f} times as long as measured kernels say, which is fitted on one row of "
+            f"{asked.paper}; a recipe of another origin gets 1", *asked.notes]
 
 
 def _check_options(options: Plan) -> None:
@@ -142,12 +149,12 @@ def _too_large(found: Prediction, known: Cluster, costs: Costs) -> str:
         advice = (f"on the same ranks fits {describe(best.recipe)}, with {best.memory.peak.needed / 1e9:.1f} GB and "
                   f"{best.seconds:.3g} s an iteration")
     else:
-        advice = _nowhere(layouts, recipe, known, ranks)
+        advice = _nowhere(layouts, recipe, known, costs, ranks)
     return (f"{recipe.name} does not fit on {known.name}: pipeline rank {peak.rank} needs {peak.needed / 1e9:.1f} GB of "
             f"{limit / 1e9:.1f}, and {term} pass the limit; {advice}")
 
 
-def _nowhere(layouts: Search, recipe: Recipe, known: Cluster, ranks: int) -> str:
+def _nowhere(layouts: Search, recipe: Recipe, known: Cluster, costs: Costs, ranks: int) -> str:
     """What comes closest on these ranks, and where more ranks would do."""
     closest = layouts.closest
     if closest is None:
@@ -157,7 +164,7 @@ def _nowhere(layouts: Search, recipe: Recipe, known: Cluster, ranks: int) -> str
             f"{closest.breaks} pass the limit")
     more = ranks
     while (more := 2 * more) <= min(WIDER * ranks, known.size or WIDER * ranks):
-        wider = _search(recipe, known, Costs(known, more), more)
+        wider = _search(recipe, known, Costs(known, more, software=costs.software), more)
         if wider.best:
             return f"{said}; on {more} ranks fits {describe(wider.best[0].recipe)}"
     return f"{said}; nor is there one on {more // 2} ranks" if more // 2 > ranks else said

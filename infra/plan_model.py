@@ -9,6 +9,7 @@ from typing import Any
 from common.checkpoint.huggingface.registry import config_from_hf
 from common.checkpoint.huggingface.tensors import read_json
 from common.models.config import LanguageModelConfig
+from common.predict.constants import constants
 from common.training.command import find, recipes
 from common.training.config_json import from_json
 from common.training.recipe import Recipe, TrainingConfig
@@ -25,12 +26,18 @@ BATCH = 4e6
 
 @dataclass(frozen=True)
 class Named:
-    """recipe: as named, before single fields are replaced. open: its layout is still to be chosen. notes: what it leaves
-    out or takes for granted, a sentence each."""
+    """recipe: as named, before single fields are replaced. paper: whose it is, if any, and whose software ran it. open: its
+    layout is still to be chosen. notes: what it leaves out or takes for granted, a sentence each."""
 
     recipe: Recipe
+    paper: str = ""
     open: bool = False
     notes: tuple[str, ...] = ()
+
+    @property
+    def software(self) -> float:
+        """How many times longer operations take with the paper's software (common/predict/constants.toml)."""
+        return constants().software.get(self.paper, 1.0)
 
 
 def named(word: str) -> Named:
@@ -45,7 +52,7 @@ def named(word: str) -> Named:
     if not name:
         raise ValueError(f"recipe {word!r} names a paper alone: use one of "
                          f"{', '.join(f'{paper}:{recipe}' for recipe in recipes(module))}")
-    return Named(find(module, name))
+    return Named(find(module, name), paper)
 
 
 def _from_file(path: Path) -> Named:
@@ -62,7 +69,7 @@ def _from_file(path: Path) -> Named:
     recipe = base(model, path.parent.name if path.name == "config.json" and path.parent.name else path.stem)
     notes.append(f"batch of {recipe.training.batch} sequences, about {BATCH / 1e6:.0f} million tokens: --training.batch "
                  "takes another")
-    return Named(recipe, True, tuple(notes))
+    return Named(recipe, open=True, notes=tuple(notes))
 
 
 def base(model: LanguageModelConfig, name: str) -> Recipe:

@@ -1,7 +1,7 @@
 """What published measurements cover, and where a plan lies outside of it.
 
-Covered are the recipes that the papers here measured, as their recipes.py state them, on the accelerator of their cluster.
-Between those the model can be held against what was measured; outside it is carried further, and a plan says so.
+Covered is what lies between the runs that papers/<name>/predicted.py holds predictions against, on the accelerator that each
+ran on. Outside the model is carried further than anything has shown it to hold, and a plan says so.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,12 +11,8 @@ from importlib import import_module
 
 from common.predict.hardware import cluster
 from common.predict.machine import Cluster
-from common.training.command import recipes
 from common.training.recipe import Recipe
-
-CLUSTERS = {"interleaved_pipelining": "selene", "sequence_parallelism": "selene"}
-"""Of each paper with measured times: the cluster that it names."""
-LAPTOP = "laptop"  # recipes that the papers did not run begin with it
+from infra.plan_model import PAPERS
 
 NUMBERS: dict[str, Callable[[Recipe], int]] = {
     "layers": lambda r: r.model.depth,
@@ -85,7 +81,7 @@ class Covered:
 
 @cache
 def covered() -> Covered:
-    """By the papers of CLUSTERS."""
-    return Covered.of(
-        (paper, cluster(name).accelerator.name, recipe) for paper, name in CLUSTERS.items()
-        for key, recipe in recipes(import_module(f"papers.{paper}.recipes")).items() if not key.startswith(LAPTOP))
+    """By the papers whose times are predicted."""
+    papers = [import_module(f"papers.{path.parent.name}.predicted").PREDICTED for path in sorted(PAPERS.glob("*/predicted.py"))]
+    return Covered.of((paper.paper, cluster(paper.cluster).accelerator.name, recipe)
+                      for paper in papers for series in paper for recipe in series.recipes)
