@@ -1,0 +1,163 @@
+"""What others measured on other systems, beside what is predicted; none of it was used to fit anything.
+
+    python -m common.predict.third_party
+    python -m common.predict.third_party BL-55 LF-042 --json
+    python -m common.predict.third_party --markdown --draw third_party.svg
+
+Throughput of one configuration has moved by tens of percent between software releases: judge by the distribution.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Annotated, NoReturn
+
+import torch
+import tyro
+from rich.progress import track
+
+from common.claims.command import finish
+from common.claims.render import console
+from common.predict import fully_sharded, iteration
+from common.predict.hardware import cluster
+from common.predict.memory import Memory, RankMemory
+from common.predict.price import Costs
+from common.predict.third_party_page import chart, markdown, terminal
+from common.predict.third_party_points import Point, points
+
+CLOSE = 0.25  # an error that one release of the software makes, too
+
+
+@dataclass(frozen=True)
+class Row:
+    """A point with what is predicted for it; None for both where the project cannot express it. value: in the point's unit.
+    needed: bytes of the fullest rank; fits: whether they are there. time: seconds of an iteration by what takes them."""
+
+    point: Point
+    value: float | None = None
+    needed: float | None = None
+    fits: bool | None = None
+    time: dict[str, float] | None = None
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured, less 1."""
+        return self.value / self.point.value - 1 if self.value and self.point.value else None
+
+    @property
+    def right(self) -> bool | None:
+        """Whether it is known to fit, or not to."""
+        return None if self.fits is None else self.fits == self.point.fits
+
+    def as_json(self) -> dict[str, object]:
+        p = self.point
+        return {"id": p.id, "source": p.source, "cluster": p.cluster, "ranks": p.ranks, "layout": p.layout,
+                "quality": p.quality, "counted": p.counted, "not_covered": list(p.features), "unit": p.unit,
+                "measured": p.value, "predicted": self.value, "error": self.error, "memory_measured": p.memory,
+                "memory_predicted": self.needed, "ran": p.fits, "fits": self.fits, "time": self.time}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of counted rows. points: with a measured value; median, worst: of absolute errors; close: share of them within 25 %;
+    verdicts: of rows, right: share of them that is known to fit, or not to; memory: median error of bytes, or None."""
+
+    points: int
+    median: float
+    worst: float
+    close: float
+    verdicts: int
+    right: float
+    memory: float | None
+
+
+def judge(point: Point) -> Row:
+    """Without a prediction where the point has features that are not covered."""
+    if point.features:
+        return Row(point)
+    recipe, where = point.recipe(), cluster(point.cluster)
+    costs = Costs(where)
+    narrow = point.gradients == "16 bits"
+    if point.fully_sharded:
+        found = fully_sharded.predict(recipe, where, costs, torch.bfloat16 if narrow else None)
+        memory = found.memory
+    else:
+        found = iteration.predict(recipe, where, costs)
+        memory = _narrow(found.memory) if narrow else found.memory
+    value = found.seconds if point.unit == "s" else found.tokens_per_second / found.ranks
+    return Row(point, value, memory.peak.needed, memory.fits, found.time)
+
+
+def _narrow(memory: Memory) -> Memory:
+    """With gradients kept in 16 bits, as no run of this project keeps them."""
+    def halved(rank: RankMemory) -> RankMemory:
+        terms = (replace(t, bytes=t.bytes / 2) if t.name == "gradients" else t for t in rank.terms)
+        return replace(rank, terms=tuple(terms))
+
+    return replace(memory, ranks=tuple(map(halved, memory.ranks)))
+
+
+def summary(rows: Iterable[Row]) -> Summary | None:
+    """None without a row that counts."""
+    counted = [row for row in rows if row.point.counted]
+    errors = [abs(row.error) for row in counted if row.error is not None]
+    if not errors:
+        return None
+    bytes_ = [abs(row.needed / row.point.memory - 1) for row in counted if row.point.memory]
+    return Summary(len(errors), median(errors), max(errors), sum(e <= CLOSE for e in errors) / len(errors), len(counted),
+                   sum(row.right for row in counted) / len(counted), median(bytes_) if bytes_ else None)
+
+
+def summaries(rows: Sequence[Row]) -> dict[str, Summary]:
+    """Of every source, and "all"."""
+    found = {source: summary(row for row in rows if row.point.source == source)
+             for source in dict.fromkeys(row.point.source for row in rows)} | {"all": summary(rows)}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+@dataclass(frozen=True)
+class ThirdParty:
+    """Predict what others measured on other systems."""
+
+    ids: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Which points; all without any."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print JSON in place of the table."""
+    markdown: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the page as Markdown."""
+    draw: Path | None = None
+    """Also draw measured against predicted (.png, .svg, .pdf)."""
+
+
+def chosen(ids: Sequence[str]) -> list[Point]:
+    known = {point.id: point for point in points()}
+    if wrong := [name for name in ids if name not in known]:
+        raise ValueError(f"point {wrong[0]!r} is unknown: use some of {', '.join(known)}")
+    return [known[name] for name in ids or known]
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    options = tyro.cli(ThirdParty, args=arguments, prog="python -m common.predict.third_party", description=__doc__)
+    finish(lambda: work(options))
+
+
+def work(options: ThirdParty) -> list[str]:
+    """Raises ValueError for an unknown point."""
+    rows = [judge(point) for point in track(chosen(options.ids), console=console(stderr=True), transient=True)]
+    sums = summaries(rows)
+    if options.json:
+        found = {"rows": [row.as_json() for row in rows], "summary": {name: vars(one) for name, one in sums.items()}}
+        print(json.dumps(found, indent=1))
+    elif options.markdown:
+        print(markdown(rows, sums))
+    else:
+        terminal(rows, sums)
+    if options.draw:
+        chart(rows, options.draw)
+    return []
+
+
+if __name__ == "__main__":
+    main()
