@@ -157,16 +157,22 @@ class ClosedForm:
         return np.array(mine), sum(term.bytes for term in libraries(grid, self.device))
 
     def _seconds(self, recipe: Recipe, cut: Cut, links: Links) -> float:
-        """Passes of the longest rank, the filling of the pipeline by a mean stage, messages that delay, and the ending."""
+        """Passes of the longest rank, one through a chunk of each other rank to fill and drain, messages that delay, and the
+        ending with what sums of gradients take beyond the last backward passes."""
         pp, m, execution = recipe.grid.pp, recipe.micro_batches, recipe.execution
         passes = cut.forward + cut.backward
-        seconds = m * float((passes + cut.weight).sum(1).max())
+        ranks = (passes + cut.weight).sum(1)
+        seconds = m * float(ranks.max())
         if pp > 1:
             steady = 0 if execution.chunks > 1 else m
-            seconds += (pp - 1) * float((passes - cut.weight).mean()) + (2 * (pp - 1) + steady) * links.delay(0, 1)
-        return seconds + self._once(self._make_ending, recipe, execution.sequence_parallel, execution.sharded_optimizer)
+            filled = min(1, (m - 1) / (pp - 1))  # by weight gradients put off, where there are some
+            filling = np.delete((passes - filled * cut.weight).mean(1), ranks.argmax()).sum()
+            seconds += float(filling) + (2 * (pp - 1) + steady) * links.delay(0, 1)
+        after, beside = self._once(self._make_ending, recipe, execution.sequence_parallel, execution.sharded_optimizer)
+        last = cut.weight if execution.schedule in SPLIT else cut.backward
+        return seconds + after + max(beside - float(last.sum(1).mean()), 0.0)
 
-    def _make_ending(self, recipe: Recipe) -> float:
+    def _make_ending(self, recipe: Recipe) -> tuple[float, float]:
         update = Update(recipe.model, recipe.execution, recipe.grid, self.costs)
         return update.after(update.loads(self._cut(recipe).stages))
 

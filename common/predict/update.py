@@ -94,14 +94,16 @@ class Update:
         ready = max(max([end, *(span.end for span in spans)]) for end, spans in zip(ends, sums, strict=True))
         return Ending(sums, ready, max(map(self.update, loads)), max(map(self.gather, loads)))
 
-    def after(self, loads: Sequence[Load]) -> float:
-        """Seconds from the end of the passes to the end of the iteration where overlap hides all that it can. For ranking
-        layouts before they are simulated."""
-        def sums(load: Load) -> float:
-            shown = (load.late,) if self.execution.overlaps("dp") else (load.late, *load.chunks)
-            return self._tied(load) + sum(takes for elements in shown for takes in self._bucket_times(elements))
+    def after(self, loads: Sequence[Load]) -> tuple[float, float]:
+        """Seconds from the end of the passes to the end of the iteration, and of sums that can run beside the last backward
+        passes and come on top as far as they do not. For ranking layouts before they are simulated."""
+        def sums(elements: Sequence[int]) -> float:
+            return sum(takes for each in elements for takes in self._bucket_times(each))
 
-        return max(map(sums, loads)) + max(map(self.update, loads)) + max(map(self.gather, loads))
+        late = max(self._tied(load) + sums((load.late,)) for load in loads)
+        beside = max(sums(load.chunks) for load in loads)
+        after = late + max(map(self.update, loads)) + max(map(self.gather, loads))
+        return (after, beside) if self.execution.overlaps("dp") else (after + beside, 0.0)
 
     def _ranks(self, rank: int) -> tuple[int, ...]:
         return self.grid.group(self.grid.rank(pp=rank), "dp", "cp")
