@@ -52,3 +52,12 @@ class Record:
         moved = {f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)
                  if isinstance(getattr(self, f.name), Tensor)}
         return replace(self, **moved)
+
+
+def random_records(vocab: int, sequence: int, micro_batch: int, count: int) -> list[Record]:
+    """`count` micro-batches of random tokens, every one of which counts: for timing, where text does not matter."""
+    gen = torch.Generator().manual_seed(1)
+    tokens_BS = [torch.randint(vocab, (micro_batch, sequence + 1), generator=gen) for _ in range(count)]
+    everywhere, positions = torch.ones(micro_batch, sequence, dtype=torch.bool), torch.arange(sequence)
+    return [Record(x[:, :-1], x[:, 1:], everywhere, positions.expand(micro_batch, sequence),
+                   samples=tuple(range(i * micro_batch, (i + 1) * micro_batch))) for i, x in enumerate(tokens_BS)]

@@ -171,8 +171,10 @@ def _in_layer(item: Operation | Message) -> bool:
 
 
 def _passes(found: Trace, chosen: Callable[[Operation | Message], bool]) -> tuple[Pass, Pass]:
-    return tuple(Pass.cut(found.operations, found.messages, lambda x: x.phase in phases and chosen(x))
-                 for phases in (("forward",), ("recompute", "backward")))
+    def of(*phases: str) -> Pass:
+        return Pass.cut(found.operations, found.messages, lambda x: x.phase in phases and chosen(x))
+
+    return of("forward"), of("recompute", "backward")
 
 
 def _shared(found: Trace) -> int:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from common.layout import Layout
-from common.models.record import Record
+from common.models.record import Record, random_records
 from common.trace.live import Live
 from common.training.recipe import Recipe
 from common.training.step import Training, build, forward_backward
@@ -23,12 +23,7 @@ WARM_UP = 2  # rounds that are not counted
 
 
 def micro_batches(recipe: Recipe, count: int) -> list[Record]:
-    """`count` micro-batches of random tokens; every one counts."""
-    b, s = recipe.training.micro_batch, recipe.model.sequence
-    gen = torch.Generator().manual_seed(1)
-    tokens_BS = [torch.randint(recipe.model.vocab, (b, s + 1), generator=gen) for _ in range(count)]
-    return [Record(x[:, :-1], x[:, 1:], torch.ones(b, s, dtype=torch.bool), torch.arange(s).expand(b, s),
-                   samples=tuple(range(i * b, i * b + b))) for i, x in enumerate(tokens_BS)]
+    return random_records(recipe.model.vocab, recipe.model.sequence, recipe.training.micro_batch, count)
 
 
 @dataclass

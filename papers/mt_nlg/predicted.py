@@ -34,7 +34,7 @@ PREDICTED = Predicted("mt_nlg", "selene", tuple(
     minutes=0.1,
 )
 def iteration_times(ask: Ask) -> Iterator[Result]:
-    for nodes, series in zip(NODES, PREDICTED, strict=True):
+    for series in PREDICTED:
         found = PREDICTED.of(*series.recipes)
         most = sorted(found.time, key=found.time.get, reverse=True)[:3]
         detail = f"on {PREDICTED.cluster}" + ("; the row that the software factor is fitted on" if series.id == PREDICTED.fitted

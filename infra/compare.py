@@ -1,0 +1,142 @@
+"""`python -m infra.compare`: training steps of recipes on this machine, measured beside what is predicted for them.
+
+    python -m infra.measure -o mine.toml
+    python -m infra.compare --cluster mine.toml                                      the laptop recipes
+    python -m infra.compare interleaved_pipelining:laptop_figure17 --cluster mine.toml --draw steps.png
+
+Close other programs first. Tokens are random; a step is what training runs, the update included.
+"""
+
+import json
+import statistics
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from common.claims.command import finish
+from common.claims.origin import origin_of
+from common.claims.store import write_text
+from common.predict import timeline
+from common.predict.hardware import cluster
+from common.predict.iteration import Prediction, check, predict
+from common.predict.price import Costs
+from infra.launch import run_local
+from infra.plan_model import named
+from infra.timed_steps import Step, on_rank
+
+PROGRAM = "python -m infra.compare"
+RECIPES = ("sequence_parallelism:laptop", "sequence_parallelism:laptop_22b", "interleaved_pipelining:laptop",
+           "interleaved_pipelining:laptop_figure16", "interleaved_pipelining:laptop_figure17", "mt_nlg:laptop")
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Measure training steps of recipes on this machine beside what is predicted for them."""
+
+    recipes: tyro.conf.Positional[tuple[str, ...]] = ()
+    """PAPER:NAME, each; without any, the laptop recipes."""
+    cluster: str = tyro.MISSING
+    """The record of this machine, by its name or file: `python -m infra.measure` makes one."""
+    steps: int = 9
+    """Measured of each, after two that are not."""
+    draw: Path | None = None
+    """Draw the timelines of the last recipe, measured above predicted (.png, .svg, .pdf)."""
+    store: Path | None = None
+    """Write the results to this file, as JSON, with their origin."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """seconds: of each step, from the first rank's start to the last one's end."""
+
+    name: str
+    seconds: tuple[float, ...]
+    predicted: Prediction
+    ranks: tuple[Step, ...]
+
+    @property
+    def measured(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def error(self) -> float:
+        return self.predicted.seconds / self.measured - 1
+
+
+def compare(word: str, name: str, steps: int) -> Compared:
+    """Raises ValueError for a recipe or a record that does not exist, or where the one cannot run on the other."""
+    recipe, where = named(word).recipe, cluster(name)
+    check(recipe, where)
+    found = predict(recipe, where, Costs(where, recipe.grid.world))
+    ranks = tuple(run_local(on_rank, recipe.grid.world, recipe, steps, timeout=60 + 20 * steps * found.seconds))
+    seconds = tuple(max(end for _, end in step) - min(start for start, _ in step)
+                    for step in zip(*(rank.spans for rank in ranks), strict=True))
+    return Compared(word, seconds, found, ranks)
+
+
+def table(found: list[Compared]) -> Table:
+    shown = Table("recipe", "ranks", "measured, ms", "from", "to", "predicted, ms", "error, %",
+                  title=f"one training step, median of {len(found[0].seconds)}")
+    for one in found:
+        shown.add_row(one.name, str(len(one.ranks)), *(f"{1e3 * x:.1f}" for x in (
+            one.measured, min(one.seconds), max(one.seconds), one.predicted.seconds)), f"{100 * one.error:+.1f}")
+    return shown
+
+
+def draw(path: Path, one: Compared) -> None:
+    """Passes of every rank, measured above and predicted below, on one scale."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 1.6 + 0.9 * len(one.ranks)), layout="constrained")
+    axes = figure.subplots(2, sharex=True)
+    grid = one.predicted.recipe.grid
+    stages = [one.ranks[grid.rank(pp=i)].actions for i in range(grid.pp)]
+    predicted = [[(e.name, e.chunk, e.micro_batch, e.start, e.end) for e in timeline.events(one.predicted)
+                  if e.rank == i and e.chunk is not None] for i in range(grid.pp)]
+    for axis, lanes, title in ((axes[0], stages, f"measured: {1e3 * one.seconds[-1]:.1f} ms"),
+                               (axes[1], predicted, f"predicted: {1e3 * one.predicted.seconds:.1f} ms")):
+        for lane, actions in enumerate(lanes):
+            for kind, _, micro_batch, start, end in actions:
+                colour = timeline.COLOURS[kind]
+                axis.barh(lane, 1e3 * (end - start), 0.8, 1e3 * start, color=colour, edgecolor="white", linewidth=0.5)
+                axis.text(1e3 * (start + end) / 2, lane, str(micro_batch + 1), ha="center", va="center", fontsize=6,
+                          color="white")
+        axis.set_yticks(range(len(lanes)), [f"rank {i}" for i in range(len(lanes))])
+        axis.invert_yaxis()
+        axis.set_title(f"{one.name}, {title}", loc="left", fontsize=9)
+        axis.spines[["top", "left", "right"]].set_visible(False)
+    axes[1].set_xlabel("ms")
+    figure.savefig(path, dpi=150)
+
+
+def work(options: Compare) -> list[str]:
+    if options.steps < 1:
+        raise ValueError(f"--steps {options.steps}: needs at least 1")
+    if options.draw is not None:
+        timeline.check_path(options.draw)
+    found = []
+    for word in options.recipes or RECIPES:
+        Console(stderr=True).print(f"{word} ...", style="dim", markup=False)
+        found.append(compare(word, options.cluster, options.steps))
+    Console(width=110 if not sys.stdout.isatty() else None).print(table(found))
+    if options.draw is not None:
+        draw(options.draw, found[-1])
+    if options.store is not None:
+        results = [{"recipe": one.name, "ranks": len(one.ranks), "seconds": one.seconds, "predicted": one.predicted.seconds,
+                    "error": one.error} for one in found]
+        origin = asdict(origin_of(f"{PROGRAM} --cluster {options.cluster} --store"))
+        write_text(options.store, json.dumps({"origin": origin, "results": results}, indent=1) + "\n")
+    return []
+
+
+def main(options: Annotated[Compare, tyro.conf.FlagCreatePairsOff]) -> None:
+    finish(lambda: work(options))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Compare, prog=PROGRAM))
