@@ -7,6 +7,7 @@ backward, so every reduction here is a plain sum.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -143,11 +144,13 @@ class Gradients:
         self.zero()
 
     def _buckets(self, parameters, dtype: torch.dtype, sharded: bool, size: int) -> list[Bucket]:
+        """Those that both ends of the pipeline hold have buckets of their own, so that data ranks cut both copies alike:
+        an update rounds an element in the middle of its run and one at the end of it differently."""
         found = []
-        for expert in (False, True):
+        for expert, both in product((False, True), repeat=2):
             group = self.layout.group("edp") if expert else self.layout.group("dp", "cp")
             waiting, elements = [], 0
-            mine = [x for x in parameters if x[2].expert == expert]
+            mine = [x for x in parameters if (x[2].expert, bool(x[2].copied or x[2].copy_of)) == (expert, both)]
             for i, x in enumerate(mine):
                 waiting.append(x)
                 elements += x[1].numel()

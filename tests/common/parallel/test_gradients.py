@@ -1,5 +1,7 @@
 """Main gradients on one process: norm and clipping against torch's own."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,7 +9,11 @@ from common.grid import Grid
 from common.layout import SERIAL, Layout
 from common.parallel.gradients import Gradients
 from common.training.optimizer import AdamWConfig, Optimizer
+from common.training.step import build as build_training
+from common.training.step import train_step
 from tests.common.models.test_language_model import GPT, build, record
+from tests.composition.parity import GPT as TIED
+from tests.composition.parity import Case, records
 from tests.distributed import ranks
 
 
@@ -104,3 +110,24 @@ def test_data_ranks_may_send_gradients_in_another_type(sharded):
     for found in ranks(2, summed_in, sharded):
         for ours, expected in found:
             torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+
+
+def tied_tables(context, sizes: dict[str, int], steps: int) -> torch.Tensor | None:
+    """The embedding's table on this rank after some steps, None on ranks that hold none."""
+    case = Case(Grid(**sizes), sharded=True, batch=8, micro=2,
+                model=replace(TIED, pattern="[*-]*5", hidden=21, head_dim=3, heads=4, kv_heads=1))
+    layout = Layout(case.grid, context.rank)
+    execution = replace(case.execution, bucket=100)
+    training = build_training(case.model, execution, AdamWConfig(clip=0.5, eps=1e-3), layout, seed=7)
+    for step in range(steps):
+        train_step(training, records(case, step, layout.size("dp"), layout.index("dp"), 8, 2), 1e-2, 0.5)
+    return next((p.detach().clone() for n, p, _ in training.gradients.parameters if n.endswith("tokens")), None)
+
+
+@pytest.mark.parametrize("sizes", [{"tp": 2, "dp": 2, "pp": 2}, {"dp": 3, "pp": 2}, {"dp": 2, "pp": 2}])
+def test_tied_tables_at_both_ends_stay_the_same_bit_for_bit(sizes):
+    grid = Grid(**sizes)
+    found = ranks(grid.world, tied_tables, sizes, 12)
+    for rank in range(grid.world):
+        line = grid.group(rank, "pp")
+        assert torch.equal(found[line[0]], found[line[-1]])
