@@ -100,6 +100,7 @@ def stale_readmes(papers: tuple[Paper, ...]) -> dict[Path, str]:
                 "costs": lambda: costs_markdown(load_costs(ROOT / "infra" / "costs.toml")),
                 "runs": lambda: produced_by(listed),
                 "features": lambda: load_features(ROOT / "infra" / "features.toml").markdown(),
+                "predictions": lambda: _predictions(listed),
             },
         )
     }
@@ -108,6 +109,12 @@ def stale_readmes(papers: tuple[Paper, ...]) -> dict[Path, str]:
         blocks = {name: partial(make, rows) for name, make in makers.items()}
         found[paper.folder / "README.md"] = stale(paper.folder / "README.md", blocks)
     return {path: text for path, text in found.items() if text is not None}
+
+
+def _predictions(listed) -> str:
+    from papers.predictions import markdown, points
+
+    return markdown(points(listed))
 
 
 def write_readmes(papers: tuple[Paper, ...]) -> list[str]:

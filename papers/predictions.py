@@ -29,17 +29,18 @@ from papers.series import ALL
 
 APART = 0.05
 """Pairs of published numbers that differ by more than this have an order to predict."""
-COLUMNS = ("paper", "table", "numbers", "median", "worst", "one rate: median", "worst", "power law: median", "worst",
-           "order right")
+COLUMNS = ("paper", "table", "numbers", "median", "worst", "one rate per table: median", "worst",
+           "one rate per paper: median", "worst", "power law: median", "worst", "order right")
 TITLE = "predicted against published, errors in %; the fitted rows left out"
-BASELINES = ("one rate for every run of the paper, and a power law in the hidden size, are each fitted to all numbers that "
-             "they are held against; the predictor has one constant per paper, fitted on one row")
+BASELINES = ("one rate for all runs of a table, one for all of a paper, and a power law of a paper's rates in the hidden "
+             "size, are each fitted to all numbers that they are held against; the predictor has one constant per paper, "
+             "fitted on one row")
 COLOURS = {"interleaved_pipelining": BLUE, "sequence_parallelism": ORANGE, "mt_nlg": GREEN}
 
 
 @dataclass(frozen=True)
 class Point:
-    """One number. simple: what the two baselines say, in the same unit."""
+    """One number. simple: what the baselines say, in the same unit."""
 
     paper: str
     table: str
@@ -48,7 +49,7 @@ class Point:
     published: float
     ours: float
     fitted: bool
-    simple: tuple[float, float]
+    simple: tuple[float, ...]
 
     @property
     def error(self) -> float:
@@ -71,9 +72,11 @@ def points(listed: Sequence[tuple[Paper, Sequence[Row]]]) -> list[Point]:
         if not raw:
             continue
         rates = [rate(recipe, series.unit, value) for series, recipe, value, _ in raw]
-        same, law = constant(rates), power_law([recipe.model.hidden for _, recipe, _, _ in raw], rates)
+        whole, law = constant(rates), power_law([recipe.model.hidden for _, recipe, _, _ in raw], rates)
+        tables = {table: constant([r for r, (series, *_) in zip(rates, raw, strict=True) if series.table == table])
+                  for table in {series.table for series, *_ in raw}}
         for series, recipe, value, ours in raw:
-            simple = tuple(number(recipe, series.unit, x) for x in (same, law(recipe.model.hidden)))
+            simple = tuple(number(recipe, series.unit, x) for x in (tables[series.table], whole, law(recipe.model.hidden)))
             found.append(Point(paper.paper, series.table, series.id, series.unit, value, ours, series.id == paper.fitted,
                                simple))
     return found
@@ -88,7 +91,7 @@ def order_right(chosen: Sequence[Point]) -> tuple[int, int]:
 
 def _cells(paper: str, table: str, chosen: Sequence[Point]) -> list[str]:
     judged = [p for p in chosen if not p.fitted]
-    columns = [[abs(p.error) for p in judged], *([abs(p.simple_errors[i]) for p in judged] for i in range(2))]
+    columns = [[abs(p.error) for p in judged], *([abs(p.simple_errors[i]) for p in judged] for i in range(3))]
     spread = [f"{100 * end(column):.1f}" for column in columns for end in (statistics.median, max)]
     right, pairs = order_right(chosen)
     return [paper, table, str(len(judged)), *spread, f"{right} of {pairs}" if pairs else ""]
