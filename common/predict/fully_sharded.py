@@ -1,8 +1,9 @@
-"""One iteration of fully sharded training (ZeRO-3, arXiv:1910.02054) on a cluster, from what `fully_shard` runs and sends.
+"""One iteration of fully sharded training (ZeRO-3, arXiv:1910.02054) on a cluster, from what `fully_shard`
+runs and sends.
 
-Every micro-batch gathers each layer's parameters for forward and for backward and scatters its gradients; the trace knows
-what each message may travel beside (common/trace/fully_sharded.py), and it is played as any other pass. What happens once
-an iteration, the norm and the update of this rank's part, follows.
+Every micro-batch gathers each layer's parameters for forward and for backward and scatters its gradients; the
+trace knows what each message may travel beside (common/trace/fully_sharded.py), and it is played as any other
+pass. What happens once an iteration, the norm and the update of this rank's part, follows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,14 +29,16 @@ GATHERED = 2  # layers whose whole parameters a rank has at a time: the one at w
 
 @dataclass(frozen=True)
 class FullyShardedPrediction(Rates):
-    """micro_batch: the passes of one micro-batch; update: norm, clipping and step of this rank's part; in seconds. peak:
-    dense FLOP/s of one rank. memory: of a rank, all are alike."""
+    """micro_batch: the passes of one micro-batch; update: norm, clipping and step of this rank's part; in
+    seconds. peak: dense FLOP/s of one rank. memory: of a rank, all are alike. stages: the whole model, as one
+    stage would hold it."""
 
     recipe: Recipe
     cluster: str
     work: Work
     peak: float
     memory: Memory
+    stages: tuple[Stage, ...] = field(repr=False)
     traced: FullyShardedTrace = field(repr=False)
     micro_batch: Priced = field(repr=False)
     update: Priced = field(repr=False)
@@ -71,10 +74,12 @@ class FullyShardedPrediction(Rates):
 
 def predict(recipe: Recipe, cluster: Cluster, costs: Costs, reduce: torch.dtype | None = None,
             overlap: bool = True) -> FullyShardedPrediction:
-    """The recipe's model over all of its data ranks, each keeping a part of every parameter, gradient and moment.
+    """The recipe's model over all of its data ranks, each keeping a part of every parameter, gradient and
+    moment.
 
-    reduce: dtype that gradients travel in; default the main gradients'. overlap: as torch does it; otherwise every message
-    is waited for where the program issues it. Raises ValueError for what cannot be run fully sharded.
+    reduce: dtype that gradients travel in; default the main gradients'. overlap: as torch does it; otherwise
+    every message is waited for where the program issues it. Raises ValueError for what cannot be run fully
+    sharded.
     """
     recipe.check()
     cluster.check_size(recipe.grid.world)
@@ -86,7 +91,7 @@ def predict(recipe: Recipe, cluster: Cluster, costs: Costs, reduce: torch.dtype 
     passes, update = (_played(traced, once, costs, overlap) for once in (False, True))
     return FullyShardedPrediction(
         recipe, cluster.name, work(model, made, training.batch, training.micro_batch, tp=1), peak,
-        memory(traced, made[0], device), traced, passes, update)
+        memory(traced, made[0], device), made, traced, passes, update)
 
 
 @cache
@@ -95,16 +100,19 @@ def _traced(model, grid, micro_batch, execution, reduce) -> FullyShardedTrace:
 
 
 def _played(traced: FullyShardedTrace, once: bool, costs: Costs, overlap: bool) -> Priced:
-    """What comes once an iteration, or what every micro-batch repeats; the latter stands first in the trace."""
+    """What comes once an iteration, or what every micro-batch repeats; the latter stands first in the
+    trace."""
     chosen = [o for o in traced.operations if (o.phase in ONCE) == once]
     before = len(traced.operations) - len(chosen) if once else 0
     sent = (m if overlap else replace(m, start=m.issued, end=m.issued)
             for m in traced.messages if (m.phase in ONCE) == once)
-    return play(chosen, ((m.start - before, m.end - before, m) for m in sent), costs, {"dp": traced.grid.group(0, "dp")})
+    windows = ((m.start - before, m.end - before, m) for m in sent)
+    return play(chosen, windows, costs, {"dp": traced.grid.group(0, "dp")})
 
 
 def memory(traced: FullyShardedTrace, stage: Stage, device: Accelerator) -> Memory:
-    """Of a rank, in backward of the last layer. stage: the whole model, as one stage of a pipeline holds it."""
+    """Of a rank, in backward of the last layer. stage: the whole model, as one stage of a pipeline holds
+    it."""
     state = [Term("parameters and optimizer", name, size, EXACT) for name, size in traced.state.items()]
     loose = [*_whole(traced.messages),
              *(Term("activations", name, size, EXACT) for name, size in stage.saved.items() if size),
@@ -115,8 +123,9 @@ def memory(traced: FullyShardedTrace, stage: Stage, device: Accelerator) -> Memo
 
 
 def _whole(messages: Sequence[Transfer]) -> Iterator[Term]:
-    """What is not cut for a while. Outside the layers parameters stay from the first use to the last. Gradients have the
-    parameters' dtype until they are put together to be sent, and a layer's are sent before the next one's are."""
+    """What is not cut for a while. Outside the layers parameters stay from the first use to the last.
+    Gradients have the parameters' dtype until they are put together to be sent, and a layer's are sent before
+    the next one's are."""
     gathers = {m.module: m.bytes for m in messages if m.name == "all_gather"}
     scatters = {m.module: m.bytes for m in messages if m.name == "reduce_scatter"}
     layer = max(size for module, size in gathers.items() if module)
@@ -124,4 +133,5 @@ def _whole(messages: Sequence[Transfer]) -> Iterator[Term]:
     yield Term("whole parameters", "of the layer at work and the next", GATHERED * layer, PREDICTED)
     yield Term("whole gradients", "outside the layers", gathers[""], PREDICTED)
     yield Term("whole gradients", "of a layer", layer, PREDICTED)
-    yield Term("messages", "gradients of a layer", max(size for module, size in scatters.items() if module), PREDICTED)
+    sums = max(size for module, size in scatters.items() if module)
+    yield Term("messages", "gradients of a layer", sums, PREDICTED)

@@ -4,12 +4,13 @@
     python -m common.predict.third_party BL-55 LF-042 --json
     python -m common.predict.third_party --markdown --draw third_party.svg
 
-Throughput of one configuration has moved by tens of percent between software releases: judge by the distribution.
+Throughput of one configuration has moved by tens of percent between software releases: judge by the
+distribution.
 """
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Annotated, NoReturn
@@ -21,19 +22,20 @@ from rich.progress import track
 from common.claims.command import finish
 from common.claims.render import console
 from common.predict import fully_sharded, iteration
+from common.predict import third_party_software as software
 from common.predict.hardware import cluster
-from common.predict.memory import Memory, RankMemory
-from common.predict.price import Costs
 from common.predict.third_party_page import chart, markdown, terminal
 from common.predict.third_party_points import Point, points
 
+PROGRAM = "python -m common.predict.third_party"
 CLOSE = 0.25  # an error that one release of the software makes, too
 
 
 @dataclass(frozen=True)
 class Row:
-    """A point with what is predicted for it; None for both where the project cannot express it. value: in the point's unit.
-    needed: bytes of the fullest rank; fits: whether they are there. time: seconds of an iteration by what takes them."""
+    """A point with what is predicted for it; None for both where the project cannot express it. value: in the
+    point's unit. needed: bytes of the fullest rank; fits: whether they are there. time: seconds of an
+    iteration by what takes them."""
 
     point: Point
     value: float | None = None
@@ -55,14 +57,16 @@ class Row:
         p = self.point
         return {"id": p.id, "source": p.source, "cluster": p.cluster, "ranks": p.ranks, "layout": p.layout,
                 "quality": p.quality, "counted": p.counted, "not_covered": list(p.features), "unit": p.unit,
-                "measured": p.value, "predicted": self.value, "error": self.error, "memory_measured": p.memory,
-                "memory_predicted": self.needed, "ran": p.fits, "fits": self.fits, "time": self.time}
+                "measured": p.value, "predicted": self.value, "error": self.error,
+                "memory_measured": p.memory, "memory_predicted": self.needed, "ran": p.fits,
+                "fits": self.fits, "time": self.time}
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Of counted rows. points: with a measured value; median, worst: of absolute errors; close: share of them within 25 %;
-    verdicts: of rows, right: share of them that is known to fit, or not to; memory: median error of bytes, or None."""
+    """Of counted rows. points: with a measured value; median, worst: of absolute errors; close: share of them
+    within 25 %; verdicts: of rows, right: share of them that is known to fit, or not to; memory: median error
+    of bytes, or None."""
 
     points: int
     median: float
@@ -78,25 +82,15 @@ def judge(point: Point) -> Row:
     if point.features:
         return Row(point)
     recipe, where = point.recipe(), cluster(point.cluster)
-    costs = Costs(where)
-    narrow = point.gradients == "16 bits"
+    costs = software.costs(point, where)
     if point.fully_sharded:
-        found = fully_sharded.predict(recipe, where, costs, torch.bfloat16 if narrow else None)
-        memory = found.memory
+        sums = torch.bfloat16 if point.gradients == "16 bits" else None
+        found = fully_sharded.predict(recipe, where, costs, sums)
     else:
         found = iteration.predict(recipe, where, costs)
-        memory = _narrow(found.memory) if narrow else found.memory
+    memory = software.memory(point, found)
     value = found.seconds if point.unit == "s" else found.tokens_per_second / found.ranks
     return Row(point, value, memory.peak.needed, memory.fits, found.time)
-
-
-def _narrow(memory: Memory) -> Memory:
-    """With gradients kept in 16 bits, as no run of this project keeps them."""
-    def halved(rank: RankMemory) -> RankMemory:
-        terms = (replace(t, bytes=t.bytes / 2) if t.name == "gradients" else t for t in rank.terms)
-        return replace(rank, terms=tuple(terms))
-
-    return replace(memory, ranks=tuple(map(halved, memory.ranks)))
 
 
 def summary(rows: Iterable[Row]) -> Summary | None:
@@ -106,7 +100,8 @@ def summary(rows: Iterable[Row]) -> Summary | None:
     if not errors:
         return None
     bytes_ = [abs(row.needed / row.point.memory - 1) for row in counted if row.point.memory]
-    return Summary(len(errors), median(errors), max(errors), sum(e <= CLOSE for e in errors) / len(errors), len(counted),
+    close = sum(error <= CLOSE for error in errors) / len(errors)
+    return Summary(len(errors), median(errors), max(errors), close, len(counted),
                    sum(row.right for row in counted) / len(counted), median(bytes_) if bytes_ else None)
 
 
@@ -139,17 +134,18 @@ def chosen(ids: Sequence[str]) -> list[Point]:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    options = tyro.cli(ThirdParty, args=arguments, prog="python -m common.predict.third_party", description=__doc__)
+    options = tyro.cli(ThirdParty, args=arguments, prog=PROGRAM, description=__doc__)
     finish(lambda: work(options))
 
 
 def work(options: ThirdParty) -> list[str]:
     """Raises ValueError for an unknown point."""
-    rows = [judge(point) for point in track(chosen(options.ids), console=console(stderr=True), transient=True)]
+    shown = track(chosen(options.ids), console=console(stderr=True), transient=True)
+    rows = [judge(point) for point in shown]
     sums = summaries(rows)
     if options.json:
-        found = {"rows": [row.as_json() for row in rows], "summary": {name: vars(one) for name, one in sums.items()}}
-        print(json.dumps(found, indent=1))
+        summed = {name: vars(one) for name, one in sums.items()}
+        print(json.dumps({"rows": [row.as_json() for row in rows], "summary": summed}, indent=1))
     elif options.markdown:
         print(markdown(rows, sums))
     else:

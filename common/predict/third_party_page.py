@@ -17,21 +17,24 @@ if TYPE_CHECKING:
 
 GB = 1e9
 HEADS = ("point", "on", "layout", "measured", "predicted", "error", "GB measured", "GB predicted", "fits", "")
-SUMS = ("source", "points", "median error", "worst", "within 25 %", "memory verdicts right", "median error of memory")
+SUMS = ("source", "points", "median error", "worst", "within 25 %", "memory verdicts right",
+        "median error of memory")
+Body = list[tuple[str, ...]]
 COLOURS = {"bloom": BLUE, "torchtitan": ORANGE, "mpt": GREEN}
-NOTE = ("Errors are predicted over measured, less 1, of the unit that was measured. GB are 1e9 bytes of the fullest rank, "
-        "fragmentation included. Rows in brackets are doubtful and not counted. None of the points was used to fit "
-        "anything.")
+NOTE = ("Errors are predicted over measured, less 1, of the unit that was measured. GB are 1e9 bytes of the "
+        "fullest rank, fragmentation included. Rows in brackets are doubtful and not counted. None of the "
+        "points was used to fit anything.")
 
 
 def cells(row: Row) -> tuple[str, ...]:
     """One row of the table, in the order of HEADS."""
     p = row.point
-    verdict = "" if row.right is None else f"{'yes' if row.fits else 'no'}, {'right' if row.right else 'wrong'}"
+    verdict = f"{'yes' if row.fits else 'no'}, {'right' if row.right else 'wrong'}"
     shown = p.id if p.quality != "C" else f"({p.id})"
     value = "out of memory" if not p.fits else f"{p.value:,.5g} {p.unit}"
-    return (shown, f"{p.ranks} x {p.cluster}", p.layout, value, _number(row.value, "{:,.5g}"), _number(row.error, "{:+.1%}"),
-            _number(p.memory, "{:.0f}", GB), _number(row.needed, "{:.1f}", GB), verdict, p.doubt)
+    return (shown, f"{p.ranks} x {p.cluster}", p.layout, value, _number(row.value, "{:,.5g}"),
+            _number(row.error, "{:+.1%}"), _number(p.memory, "{:.0f}", GB),
+            _number(row.needed, "{:.1f}", GB), verdict, p.doubt)
 
 
 def _number(value: float | None, form: str, unit: float = 1.0) -> str:
@@ -53,7 +56,7 @@ def beyond(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
             yield p.id, value, "; ".join(BEYOND[name] for name in p.features)
 
 
-def tables(rows: Sequence[Row], sums: Mapping[str, Summary]) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+def tables(rows: Sequence[Row], sums: Mapping[str, Summary]) -> Iterator[tuple[str, tuple[str, ...], Body]]:
     """Title, heads and rows of each table of the page."""
     yield "Summary", SUMS, [sums_cells(*item) for item in sums.items()]
     yield "Points", HEADS, [cells(row) for row in rows if not row.point.features]
@@ -87,23 +90,23 @@ def markdown(rows: Sequence[Row], sums: Mapping[str, Summary]) -> str:
 def chart(rows: Sequence[Row], path: Path) -> None:
     """Predicted over measured for every point with a value, and bytes likewise."""
     with drawing(path, columns=2, size=(10, 4)) as (_, (speed, memory)):
-        _ratios(speed, [(row, 1 + row.error) for row in rows if row.error is not None], "predicted / measured",
+        _ratios(speed, [(row, 1 + row.error) for row in rows if row.error is not None],
                 "time of an iteration, or tokens per second")
-        _ratios(memory, [(row, row.needed / row.point.memory) for row in rows if row.needed and row.point.memory],
-                "predicted / measured", "bytes of the fullest rank")
+        known = [row for row in rows if row.needed and row.point.memory]
+        _ratios(memory, [(row, row.needed / row.point.memory) for row in known], "bytes of the fullest rank")
 
 
-def _ratios(axis, found: Sequence[tuple[Row, float]], label: str, title: str) -> None:
+def _ratios(axis, found: Sequence[tuple[Row, float]], title: str) -> None:
     axis.axhspan(0.75, 1.25, color="#f2f2f2")
     axis.axhline(1, color=PUBLISHED_DARK, linewidth=0.8)
     for source, colour in COLOURS.items():
         mine = [(i, ratio, row) for i, (row, ratio) in enumerate(found) if row.point.source == source]
         if mine:
             edges = [colour if row.right else VERMILION for _, _, row in mine]
-            axis.scatter([i for i, _, _ in mine], [ratio for _, ratio, _ in mine], s=18, color=colour, edgecolors=edges,
-                         label=sources()[source]["name"])
+            axis.scatter([i for i, _, _ in mine], [ratio for _, ratio, _ in mine], s=22, color=colour,
+                         edgecolors=edges, linewidths=1.4, label=sources()[source]["name"])
     axis.set_title(title)
-    axis.set_ylabel(label)
+    axis.set_ylabel("predicted / measured")
     axis.set_xticks([])
     axis.set_ylim(bottom=0)
     if found:

@@ -1,8 +1,8 @@
 """Measured runs of other public systems, as data and as recipes of this project.
 
-BLOOM's tuning ran Megatron's layout with a sharded optimizer under DeepSpeed, with the fused kernels and the unfused
-attention of its time; its messages are waited for, and the embedding and the output count as a layer each where layers do
-not divide the stages. The others ran fully sharded with fused attention.
+BLOOM's tuning ran Megatron's layout with a sharded optimizer under DeepSpeed, with the fused kernels and the
+unfused attention of its time; its messages are waited for, and the embedding and the output count as a layer
+each where layers do not divide the stages. The others ran fully sharded with fused attention.
 """
 
 import tomllib
@@ -34,9 +34,10 @@ BEYOND = {
 
 @dataclass(frozen=True)
 class Point:
-    """One measured run. model: layers, sizes and settings. sharding: full, or of the optimizer alone. gradients: what they
-    are sent in, and kept in where a rank keeps them whole. value: in `unit`, None where it ran out of memory. memory:
-    bytes of the fullest rank, as seen from outside. features: what the project cannot express, keys of BEYOND."""
+    """One measured run. model: layers, sizes and settings. sharding: full, or of the optimizer alone.
+    gradients: what they are sent in, and kept in where a rank keeps them whole. value: in `unit`, None where
+    it ran out of memory. memory: bytes of the fullest rank, as seen from outside. features: what the project
+    cannot express, keys of BEYOND."""
 
     id: str
     source: str
@@ -91,7 +92,8 @@ class Point:
             execution = replace(execution, kernels="paper", sharded_optimizer=True, overlap="none",
                                 reduce_in="parameters" if self.gradients == "16 bits" else "main")
         return Recipe(self.id, model, Grid(tp=self.tp, pp=self.pp, dp=self.dp), execution,
-                      TrainingConfig(batch=self.batch, micro_batch=self.micro_batch), data=DataConfig(vocab=model.vocab))
+                      TrainingConfig(batch=self.batch, micro_batch=self.micro_batch),
+                      data=DataConfig(vocab=model.vocab))
 
 
 def _pattern(layers: int, stages: int) -> str:
@@ -100,7 +102,7 @@ def _pattern(layers: int, stages: int) -> str:
         return f"[*-]*{layers}"
     each, rest = divmod(layers + 2, stages)
     if rest:
-        raise ValueError(f"layers={layers} with pp={stages}: neither the layers nor two more of them divide by pp")
+        raise ValueError(f"layers={layers} with pp={stages}: neither they nor two more of them divide by pp")
     return "|".join(f"[*-]*{each - (stage in (0, stages - 1))}" for stage in range(stages))
 
 
@@ -126,7 +128,8 @@ def _points(data: dict) -> Iterator[Point]:
             filled = {name: x for name, x in zip(table["columns"], row, strict=True) if x not in ("", [])}
             found = {"source": table["source"]} | table["all"] | filled
             found.pop("memory_unit", None)
-            if wrong := [name for name in found.get("features", ()) if name not in BEYOND] + sorted(found.keys() - known):
+            wrong = [name for name in found.get("features", ()) if name not in BEYOND]
+            if wrong := wrong + sorted(found.keys() - known):
                 raise ValueError(f"{found['id']}: {', '.join(wrong)} is unknown")
             if "memory" in found:
                 found["memory"] = to_si(found["memory"], unit, "memory")

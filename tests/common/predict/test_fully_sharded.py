@@ -1,4 +1,5 @@
-"""Predictions of fully sharded training: against arithmetic, cases worked out by hand, and the objects of a real run."""
+"""Predictions of fully sharded training: against arithmetic, cases worked out by hand, and the objects of a
+real run."""
 
 from dataclasses import replace
 
@@ -36,14 +37,15 @@ def of_output(sequences: int) -> int:
 
 @pytest.mark.parametrize("recompute, times", [("none", 3), ("full", 4)])
 def test_with_messages_that_take_no_time_an_iteration_is_its_computing(recompute, times):
-    found = predict(recipe(SMALL, Grid(dp=4), 24, 2, kernels="paper", recompute=recompute), selene(), PlainCosts())
+    found = predict(recipe(SMALL, Grid(dp=4), 24, 2, recompute=recompute), selene(), PlainCosts())
     assert found.recipe.micro_batches == 3
     assert found.seconds == pytest.approx(3 * (times * LAYERS * of_layer(2) + 3 * of_output(2)), rel=1e-12)
     assert found.work.flops("hardware") == 4 * found.seconds
 
 
 def test_messages_waited_for_add_up():
-    """One micro-batch: each layer gathered twice and reduced once, what is outside gathered and reduced once; the norm."""
+    """One micro-batch: each layer gathered twice and reduced once, what is outside gathered and reduced once;
+    the norm."""
     r = recipe(SMALL, Grid(dp=4), 8, 2)
     costs = PlainCosts(message_seconds=1e9)
     found = predict(r, selene(), costs, overlap=False)
@@ -61,8 +63,9 @@ def test_messages_waited_for_add_up():
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.99])
 def test_short_messages_show_at_the_ends_alone(part):
-    """Shorter than a layer's forward pass, they hide beside the layers, but for what nothing can stand beside: before the
-    first layer the two gathers that it needs, behind its backward its sum and that of what is outside; and the norm."""
+    """Shorter than a layer's forward pass, they hide beside the layers, but for what nothing can stand
+    beside: before the first layer the two gathers that it needs, behind its backward its sum and that of what
+    is outside; and the norm."""
     message = part * of_layer(2)
     found = predict(recipe(SMALL, Grid(dp=4), 8, 2), selene(), PlainCosts(message_seconds=message))
     computing = 3 * (LAYERS * of_layer(2) + of_output(2))
@@ -71,7 +74,8 @@ def test_short_messages_show_at_the_ends_alone(part):
 
 
 def test_long_messages_follow_one_another():
-    """A group's messages take turns: an iteration cannot be shorter than all of them, and computing stands beside them."""
+    """A group's messages take turns: an iteration cannot be shorter than all of them, and computing stands
+    beside them."""
     message = 1e3 * of_layer(2)
     found = predict(recipe(SMALL, Grid(dp=4), 8, 2), selene(), PlainCosts(message_seconds=message))
     sent = (3 * LAYERS + 2 + 1) * message
@@ -102,7 +106,8 @@ def kept(context, execution: Execution) -> dict[str, int]:
     """Bytes that a real rank holds after a step, counted on torch's own objects."""
     layout = Layout(Grid(dp=context.size), context.rank)
     training = build(SMALL, execution, AdamWConfig(), layout, seed=1)
-    train_step(training, records(Case(model=SMALL), 0, context.size, context.rank, 2 * context.size, 2), 1e-3, 1.0)
+    batch = records(Case(model=SMALL), 0, context.size, context.rank, 2 * context.size, 2)
+    train_step(training, batch, 1e-3, 1.0)
     parameters = list(training.model.parameters())
     moments = training.optimizer.adam.state.values()
     return {
