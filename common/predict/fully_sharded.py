@@ -9,6 +9,7 @@ pass. What happens once an iteration, the norm and the update of this rank's par
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import accumulate
 
 import torch
 
@@ -73,13 +74,14 @@ class FullyShardedPrediction(Rates):
 
 
 def predict(recipe: Recipe, cluster: Cluster, costs: Costs, reduce: torch.dtype | None = None,
-            overlap: bool = True) -> FullyShardedPrediction:
+            overlap: bool = True, keep: bool = False) -> FullyShardedPrediction:
     """The recipe's model over all of its data ranks, each keeping a part of every parameter, gradient and
     moment.
 
-    reduce: dtype that gradients travel in; default the main gradients'. overlap: as torch does it; otherwise
-    every message is waited for where the program issues it. Raises ValueError for what cannot be run fully
-    sharded.
+    reduce: dtype that gradients travel in; default the main gradients'. keep: parameters stay whole from
+    forward to backward (ZeRO-2, torch's SHARD_GRAD_OP), and are gathered once. overlap: as torch does it;
+    otherwise every message is waited for where the program issues it. Raises ValueError for what cannot be
+    run fully sharded.
     """
     recipe.check()
     cluster.check_size(recipe.grid.world)
@@ -87,16 +89,31 @@ def predict(recipe: Recipe, cluster: Cluster, costs: Costs, reduce: torch.dtype 
     device = accelerator(recipe.grid.world, cluster)
     peak = device.peak_of(execution.precision)
     traced = _traced(model, recipe.grid, training.micro_batch, execution, reduce)
+    traced = _gathered_once(traced) if keep else traced
     made = stages(model, execution, recipe.grid, training.micro_batch)
     passes, update = (_played(traced, once, costs, overlap) for once in (False, True))
     return FullyShardedPrediction(
         recipe, cluster.name, work(model, made, training.batch, training.micro_batch, tp=1), peak,
-        memory(traced, made[0], device), made, traced, passes, update)
+        memory(traced, made[0], device, keep), made, traced, passes, update)
 
 
 @cache
 def _traced(model, grid, micro_batch, execution, reduce) -> FullyShardedTrace:
     return trace(model, grid, micro_batch=micro_batch, execution=execution, reduce=reduce)
+
+
+def _gathered_once(traced: FullyShardedTrace) -> FullyShardedTrace:
+    """Without the messages that gather parameters for backward, and the copies that put them in place."""
+    dropped = {m.end for m in traced.messages if _again(m)}
+    before = list(accumulate((i not in dropped for i in range(len(traced.operations))), initial=0))
+    messages = (replace(m, start=before[m.start], end=before[m.end], issued=before[m.issued])
+                for m in traced.messages if not _again(m))
+    return replace(traced, messages=tuple(messages),
+                   operations=tuple(o for i, o in enumerate(traced.operations) if i not in dropped))
+
+
+def _again(message: Transfer) -> bool:
+    return message.name == "all_gather" and message.phase != "forward"
 
 
 def _played(traced: FullyShardedTrace, once: bool, costs: Costs, overlap: bool) -> Priced:
@@ -110,11 +127,11 @@ def _played(traced: FullyShardedTrace, once: bool, costs: Costs, overlap: bool) 
     return play(chosen, windows, costs, {"dp": traced.grid.group(0, "dp")})
 
 
-def memory(traced: FullyShardedTrace, stage: Stage, device: Accelerator) -> Memory:
+def memory(traced: FullyShardedTrace, stage: Stage, device: Accelerator, keep: bool) -> Memory:
     """Of a rank, in backward of the last layer. stage: the whole model, as one stage of a pipeline holds
     it."""
     state = [Term("parameters and optimizer", name, size, EXACT) for name, size in traced.state.items()]
-    loose = [*_whole(traced.messages),
+    loose = [*_whole(traced.messages, keep),
              *(Term("activations", name, size, EXACT) for name, size in stage.saved.items() if size),
              Term("temporaries", "forward and backward of one micro-batch", stage.moment, PREDICTED)]
     rank = RankMemory(0, (1,), (*state, *loose, *libraries(traced.grid, device)),
@@ -122,7 +139,7 @@ def memory(traced: FullyShardedTrace, stage: Stage, device: Accelerator) -> Memo
     return Memory((rank,), device.usable_memory)
 
 
-def _whole(messages: Sequence[Transfer]) -> Iterator[Term]:
+def _whole(messages: Sequence[Transfer], keep: bool) -> Iterator[Term]:
     """What is not cut for a while. Outside the layers parameters stay from the first use to the last.
     Gradients have the parameters' dtype until they are put together to be sent, and a layer's are sent before
     the next one's are."""
@@ -130,7 +147,10 @@ def _whole(messages: Sequence[Transfer]) -> Iterator[Term]:
     scatters = {m.module: m.bytes for m in messages if m.name == "reduce_scatter"}
     layer = max(size for module, size in gathers.items() if module)
     yield Term("whole parameters", "outside the layers", gathers[""], PREDICTED)
-    yield Term("whole parameters", "of the layer at work and the next", GATHERED * layer, PREDICTED)
+    if keep:
+        yield Term("whole parameters", "of the layers", sum(gathers.values()) - gathers[""], PREDICTED)
+    else:
+        yield Term("whole parameters", "of the layer at work and the next", GATHERED * layer, PREDICTED)
     yield Term("whole gradients", "outside the layers", gathers[""], PREDICTED)
     yield Term("whole gradients", "of a layer", layer, PREDICTED)
     sums = max(size for module, size in scatters.items() if module)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Annotated, NoReturn
 
 import torch
@@ -24,8 +24,10 @@ from common.claims.render import console
 from common.predict import fully_sharded, iteration
 from common.predict import third_party_software as software
 from common.predict.hardware import cluster
+from common.predict.machine import Cluster
 from common.predict.third_party_page import chart, markdown, terminal
 from common.predict.third_party_points import Point, points
+from common.training.recipe import Recipe
 
 PROGRAM = "python -m common.predict.third_party"
 CLOSE = 0.25  # an error that one release of the software makes, too
@@ -81,16 +83,21 @@ def judge(point: Point) -> Row:
     """Without a prediction where the point has features that are not covered."""
     if point.features:
         return Row(point)
-    recipe, where = point.recipe(), cluster(point.cluster)
+    where = cluster(point.cluster)
+    found = [_predicted(point, recipe, where) for recipe in point.recipes()]
+    memories = [software.memory(point, one) for one in found]
+    seconds, needed = mean(one.seconds for one in found), mean(one.peak.needed for one in memories)
+    value = seconds if point.unit == "s" else found[0].tokens / seconds / point.ranks
+    time = {name: mean(one.time[name] for one in found) for name in found[0].time}
+    return Row(point, value, needed, needed <= memories[0].limit, time)
+
+
+def _predicted(point: Point, recipe: Recipe, where: Cluster):
     costs = software.costs(point, where)
-    if point.fully_sharded:
-        sums = torch.bfloat16 if point.gradients == "16 bits" else None
-        found = fully_sharded.predict(recipe, where, costs, sums)
-    else:
-        found = iteration.predict(recipe, where, costs)
-    memory = software.memory(point, found)
-    value = found.seconds if point.unit == "s" else found.tokens_per_second / found.ranks
-    return Row(point, value, memory.peak.needed, memory.fits, found.time)
+    if not point.fully_sharded:
+        return iteration.predict(recipe, where, costs)
+    sums = torch.bfloat16 if point.gradients == "16 bits" else None
+    return fully_sharded.predict(recipe, where, costs, sums, keep=point.sharding == "kept")
 
 
 def summary(rows: Iterable[Row]) -> Summary | None:

@@ -20,21 +20,21 @@ from data.config import DataConfig
 
 FILE = Path(__file__).with_name("third_party.toml")
 DOUBTFUL = "C"
+EVERY_SECOND = "every second layer"
 BEYOND = {
     "compile": "compiled graphs are not priced",
     "float8": "float8 products are not run here yet",
     "context parallel": "context parallelism is not run here yet",
     "asynchronous tensor parallel": "products cut into the steps of their messages are not run here",
     "two-dimensional sharding": "full sharding beside tensor or pipeline ranks is not run here",
-    "kept parameters": "parameters kept from forward to backward (SHARD_GRAD_OP) are not traced",
     "selected operations": "every second product kept, the rest of a layer recomputed, is no policy here",
-    "every second layer": "recomputation of every second layer is no policy here",
 }
 
 
 @dataclass(frozen=True)
 class Point:
-    """One measured run. model: layers, sizes and settings. sharding: full, or of the optimizer alone.
+    """One measured run. model: layers, sizes and settings. sharding: full, kept (parameters are
+    whole from forward to backward), or of the optimizer alone.
     gradients: what they are sent in, and kept in where a rank keeps them whole. value: in `unit`, None where
     it ran out of memory. memory: bytes of the fullest rank, as seen from outside. features: what the project
     cannot express, keys of BEYOND."""
@@ -68,17 +68,26 @@ class Point:
 
     @property
     def fully_sharded(self) -> bool:
-        return self.sharding == "full"
+        return self.sharding in ("full", "kept")
 
     @property
     def layout(self) -> str:
         axes = {"tp": self.tp, "pp": self.pp, "cp": self.cp, "dp": self.dp}
-        cut = {"full": "fully sharded", "optimizer": "ZeRO-1"}[self.sharding]
+        cut = {"full": "fully sharded", "kept": "ZeRO-2", "optimizer": "ZeRO-1"}[self.sharding]
         return " ".join([*(f"{name} {size}" for name, size in axes.items() if size > 1), cut])
 
     @property
     def counted(self) -> bool:
         return not self.features and self.quality != DOUBTFUL
+
+    def recipes(self) -> tuple[Recipe, ...]:
+        """Whose mean is the run's, layers being alike: two, where it recomputes every second layer.
+
+        Raises ValueError for features that the project cannot express.
+        """
+        if self.recompute == EVERY_SECOND:
+            return tuple(replace(self, recompute=policy).recipe() for policy in ("full", "none"))
+        return (self.recipe(),)
 
     def recipe(self) -> Recipe:
         """Raises ValueError for features that the project cannot express."""

@@ -73,6 +73,22 @@ def test_short_messages_show_at_the_ends_alone(part):
     assert found.hidden == pytest.approx((3 * LAYERS + 2 - 4) * message, rel=1e-9)
 
 
+def test_kept_parameters_are_gathered_once():
+    """For forward alone; no gathered buffer is copied from in backward, and all of the model stays whole."""
+    r = recipe(SMALL, Grid(dp=4), 8, 2, recompute="full")
+    costs = PlainCosts(message_seconds=1e9)
+    found = predict(r, selene(), costs, overlap=False, keep=True)
+    computing = 4 * LAYERS * of_layer(2) + 3 * of_output(2)
+    assert found.seconds == pytest.approx(computing + (2 * LAYERS + 2 + 1) * 1e9, rel=1e-12)
+    gathered = sum(size for name, size, _ in costs.sent if name == "all_gather")
+    assert gathered == pytest.approx(2 * (LAYERS * LAYER + OUTSIDE), rel=1e-3)
+    assert found.memory.peak.by_group()["whole parameters"] == gathered
+    copies = [o.phase for o in found.traced.operations if o.name == "fsdp.split_with_sizes_copy"]
+    assert copies == ["forward"] * (LAYERS + 1)
+    hidden = predict(r, selene(), PlainCosts(message_seconds=0.5 * of_layer(2)), keep=True)
+    assert hidden.seconds == pytest.approx(computing + 5 * 0.5 * of_layer(2), rel=1e-9)
+
+
 def test_long_messages_follow_one_another():
     """A group's messages take turns: an iteration cannot be shorter than all of them, and computing stands
     beside them."""

@@ -50,9 +50,9 @@ def test_every_point_is_a_recipe_that_can_run_or_says_why_not():
             with pytest.raises(ValueError, match=re.escape(BEYOND[point.features[0]])):
                 point.recipe()
             continue
-        recipe = point.recipe()
-        recipe.check()
-        cluster(point.cluster).check_size(recipe.grid.world)
+        for recipe in point.recipes():
+            recipe.check()
+            cluster(point.cluster).check_size(recipe.grid.world)
         assert point.fits == (point.value is not None), point.id
     assert sum(point.counted for point in points()) > 70
 
@@ -73,6 +73,15 @@ def test_work_and_time_make_the_rate_that_the_source_prints(name):
     assert work / point.value / point.ranks / 1e12 == pytest.approx(PRINTED[name], rel=0.002)
     assert row.value > work / (312e12 * point.ranks)  # no faster than the peak
     assert row.error == pytest.approx(row.value / point.value - 1)
+
+
+def test_every_second_layer_recomputed_lies_between_all_and_none():
+    point = replace(BY_ID["TT-01"], model=BY_ID["TT-01"].model | {"layers": 8})
+    policies = ("every second layer", "full", "none")
+    some, every, none = (judge(replace(point, recompute=name)) for name in policies)
+    assert 1 / some.value == pytest.approx((1 / every.value + 1 / none.value) / 2)
+    assert some.needed == pytest.approx((every.needed + none.needed) / 2)
+    assert every.needed < some.needed < none.needed and every.value < some.value < none.value
 
 
 def test_layers_that_do_not_divide_leave_room_for_embedding_and_output():
