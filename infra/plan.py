@@ -2,10 +2,11 @@
 
     python -m infra.plan interleaved_pipelining:gpt_1t --cluster selene
     python -m infra.plan path/to/config.json --cluster dgx_h100 --gpus 64
-    python -m infra.plan interleaved_pipelining:gpt3_175b --cluster selene --gpus 1024 --search --draw layouts.png
+    python -m infra.plan interleaved_pipelining:gpt3_175b --cluster selene --gpus 1024 --search --draw all.png
 
-Nothing is run: the recipe's own code is traced at its real size, and its operations and messages are priced on the record
-of the hardware. A recipe that cannot be, or does not fit, is one line on standard error and exit status 2.
+Nothing is run: the recipe's own code is traced at its real size, and its operations and messages are priced
+on the record of the hardware. A recipe that cannot be, or does not fit, is one line on standard error and exit
+status 2.
 """
 
 import json
@@ -64,17 +65,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _main(words: list[str]) -> list[str]:
     if not words or words[0].startswith("-"):
-        print(f"usage: {PROGRAM} RECIPE|config.json --cluster NAME [--gpus N] [--search] [--key value ...]\n"
-              f"       {PROGRAM} RECIPE --help          every key; RECIPE is PAPER:NAME, or a run's config.json")
+        print(
+            f"usage: {PROGRAM} RECIPE|config.json --cluster NAME [--gpus N] [--search] [--key value ...]\n"
+            f"       {PROGRAM} RECIPE --help          every key; RECIPE is PAPER:NAME, or a run's config.json"
+        )
         return []
     found = named(words[0])
-    options = tyro.cli(Plan, prog=f"{PROGRAM} {words[0]}", args=words[1:],
-                       default=Plan(found.recipe, tyro.MISSING))
-    return work(options, replace(found, open=found.open and not any(word.startswith("--grid") for word in words)))
+    options = tyro.cli(
+        Plan, prog=f"{PROGRAM} {words[0]}", args=words[1:], default=Plan(found.recipe, tyro.MISSING)
+    )
+    return work(
+        options, replace(found, open=found.open and not any(word.startswith("--grid") for word in words))
+    )
 
 
 def work(options: Plan, asked: Named) -> list[str]:
-    """Raises ValueError for what cannot be done and for a recipe that does not fit, its page printed before."""
+    """Raises ValueError for what cannot be done, and for a recipe that does not fit after its page."""
     known = cluster(options.cluster)
     _check_options(options)
     searched = options.search or asked.open
@@ -86,8 +92,10 @@ def work(options: Plan, asked: Named) -> list[str]:
     if searched:
         layouts = _search(recipe, known, costs, ranks)
         if not layouts.best:
-            raise ValueError(f"{recipe.name} fits on {ranks} ranks of {known.name} in no layout: "
-                             + _nowhere(layouts, recipe, known, costs, ranks))
+            raise ValueError(
+                f"{recipe.name} fits on {ranks:,} x {known.name} in no layout: "
+                + _nowhere(layouts, recipe, known, costs, ranks)
+            )
         found = layouts.best[0]
     else:
         check(recipe, known)
@@ -101,8 +109,11 @@ def work(options: Plan, asked: Named) -> list[str]:
 def _notes(asked: Named) -> list[str]:
     if asked.software == 1:
         return list(asked.notes)
-    return [f"operations take {asked.software:.3f} times as long as measured kernels say, which is fitted on one row of "
-            f"{asked.paper}; a recipe of another origin gets 1", *asked.notes]
+    return [
+        f"operations take {asked.software:.3f} times as long as measured kernels say, which is fitted on one "
+        f"row of {asked.paper}; a recipe of another origin gets 1",
+        *asked.notes,
+    ]
 
 
 def _check_options(options: Plan) -> None:
@@ -114,7 +125,9 @@ def _check_options(options: Plan) -> None:
         timeline.check_path(options.timeline)
     if options.draw is not None:
         if not options.search:
-            raise ValueError("--draw draws all layouts: give --search as well; --timeline draws one iteration")
+            raise ValueError(
+                "--draw draws all layouts: give --search as well; --timeline draws one iteration"
+            )
         plan_search.check_path(options.draw)
 
 
@@ -124,17 +137,23 @@ def _on(recipe: Recipe, gpus: int | None, asked: Recipe) -> Recipe:
         return recipe
     inner = recipe.grid.world // recipe.grid.dp
     if recipe.grid.dp != asked.grid.dp:
-        raise ValueError(f"--gpus {gpus} and --grid.dp {recipe.grid.dp}: tp x cp x dp x pp is {recipe.grid.world}; "
-                         "give one of the two")
+        raise ValueError(
+            f"--gpus {gpus} and --grid.dp {recipe.grid.dp}: tp x cp x dp x pp is {recipe.grid.world}; "
+            "give one of the two"
+        )
     if gpus % inner:
         near = [n for n in (gpus // inner * inner, (gpus // inner + 1) * inner) if n]
-        raise ValueError(f"--gpus {gpus} is no multiple of tp x cp x pp = {inner}: use {' or '.join(map(str, near))}, other "
-                         "--grid.tp and --grid.pp, or --search")
+        raise ValueError(
+            f"--gpus {gpus} is no multiple of tp x cp x pp = {inner}: use {' or '.join(map(str, near))}, "
+            "other --grid.tp and --grid.pp, or --search"
+        )
     return replace(recipe, grid=replace(recipe.grid, dp=gpus // inner))
 
 
 def _search(recipe: Recipe, known: Cluster, costs: Costs, ranks: int) -> Search:
-    Console(stderr=True).print(f"searching layouts of {recipe.name} on {ranks} ranks", style="dim", markup=False)
+    notes = Console(stderr=True)
+    if notes.is_terminal:  # elsewhere standard error holds nothing but an error
+        notes.print(f"searching layouts of {recipe.name} on {ranks:,} ranks", style="dim", markup=False)
     return search(recipe, known, costs, ranks)
 
 
@@ -146,12 +165,16 @@ def _too_large(found: Prediction, known: Cluster, costs: Costs) -> str:
     layouts = _search(recipe, known, costs, ranks)
     if layouts.best:
         best = layouts.best[0]
-        advice = (f"on the same ranks fits {describe(best.recipe)}, with {best.memory.peak.needed / 1e9:.1f} GB and "
-                  f"{best.seconds:.3g} s an iteration")
+        advice = (
+            f"on the same ranks fits {describe(best.recipe)}, with {best.memory.peak.needed / 1e9:.1f} GB "
+            f"and {best.seconds:.3g} s an iteration"
+        )
     else:
         advice = _nowhere(layouts, recipe, known, costs, ranks)
-    return (f"{recipe.name} does not fit on {known.name}: pipeline rank {peak.rank} needs {peak.needed / 1e9:.1f} GB of "
-            f"{limit / 1e9:.1f}, and {term} pass the limit; {advice}")
+    return (
+        f"{recipe.name} does not fit on {known.name}: pipeline rank {peak.rank} needs "
+        f"{peak.needed / 1e9:.1f} GB of {limit / 1e9:.1f}, and {term} pass the limit; {advice}"
+    )
 
 
 def _nowhere(layouts: Search, recipe: Recipe, known: Cluster, costs: Costs, ranks: int) -> str:
@@ -160,8 +183,10 @@ def _nowhere(layouts: Search, recipe: Recipe, known: Cluster, costs: Costs, rank
     if closest is None:
         reasons = "; ".join(layouts.refused.examples.values())
         return f"none can be laid out: {reasons}"
-    said = (f"the closest, {describe(closest.recipe)}, needs {closest.needed / 1e9:.1f} GB of {layouts.limit / 1e9:.1f}, and "
-            f"{closest.breaks} pass the limit")
+    said = (
+        f"the closest, {describe(closest.recipe)}, needs {closest.needed / 1e9:.1f} GB of "
+        f"{layouts.limit / 1e9:.1f}, and {closest.breaks} pass the limit"
+    )
     more = ranks
     while (more := 2 * more) <= min(WIDER * ranks, known.size or WIDER * ranks):
         wider = _search(recipe, known, Costs(known, more, software=costs.software), more)
@@ -170,7 +195,9 @@ def _nowhere(layouts: Search, recipe: Recipe, known: Cluster, costs: Costs, rank
     return f"{said}; nor is there one on {more // 2} ranks" if more // 2 > ranks else said
 
 
-def _show(options: Plan, found: Prediction, known: Cluster, notes: Sequence[str], layouts: Search | None) -> None:
+def _show(
+    options: Plan, found: Prediction, known: Cluster, notes: Sequence[str], layouts: Search | None
+) -> None:
     if options.timeline is not None:
         timeline.write(found, options.timeline)
     if options.draw is not None:

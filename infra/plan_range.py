@@ -1,7 +1,8 @@
 """What published measurements cover, and where a plan lies outside of it.
 
-Covered is what lies between the runs that papers/<name>/predicted.py holds predictions against, on the accelerator that each
-ran on. Outside the model is carried further than anything has shown it to hold, and a plan says so.
+Covered is what lies between the runs that papers/<name>/predicted.py holds predictions against, on the
+accelerator that each ran on. Outside, the model is carried further than anything has shown it to hold, and a
+plan says so.
 """
 
 from collections.abc import Callable, Iterable
@@ -58,20 +59,26 @@ class Covered:
         """measured: paper, accelerator and recipe of each."""
         papers, accelerators, found = zip(*measured, strict=True)
         return cls(
-            frozenset(accelerators), tuple(sorted(set(papers))), len(found),
+            frozenset(accelerators),
+            tuple(sorted(set(papers))),
+            len(found),
             {name: (min(map(read, found)), max(map(read, found))) for name, read in NUMBERS.items()},
-            {name: frozenset(map(read, found)) for name, read in KINDS.items()})
+            {name: frozenset(map(read, found)) for name, read in KINDS.items()},
+        )
 
     def outside(self, recipe: Recipe, known: Cluster) -> list[str]:
         """What of a recipe on a cluster no measurement covers, in words."""
         said = []
         if known.accelerator.name not in self.accelerators:
-            said.append(f"{known.accelerator.name}: never checked against a measurement of training; checked is "
-                        f"{', '.join(sorted(self.accelerators))}")
+            said.append(
+                f"{known.accelerator.name}: never checked against a measurement of training; checked is "
+                f"{', '.join(sorted(self.accelerators))}"
+            )
         for name, (low, high) in self.numbers.items():
             value = NUMBERS[name](recipe)
             if not low <= value <= high:
-                said.append(f"{name} {value:,}: measured {f'from {low:,} to {high:,}' if low < high else f'{low:,} alone'}")
+                span = f"from {low:,} to {high:,}" if low < high else f"{low:,} alone"
+                said.append(f"{name} {value:,}: measured {span}")
         for name, known_kinds in self.kinds.items():
             kind = KINDS[name](recipe)
             if kind not in known_kinds:
@@ -82,6 +89,13 @@ class Covered:
 @cache
 def covered() -> Covered:
     """By the papers whose times are predicted."""
-    papers = [import_module(f"papers.{path.parent.name}.predicted").PREDICTED for path in sorted(PAPERS.glob("*/predicted.py"))]
-    return Covered.of((paper.paper, cluster(paper.cluster).accelerator.name, recipe)
-                      for paper in papers for series in paper for recipe in series.recipes)
+    papers = [
+        import_module(f"papers.{path.parent.name}.predicted").PREDICTED
+        for path in sorted(PAPERS.glob("*/predicted.py"))
+    ]
+    return Covered.of(
+        (paper.paper, cluster(paper.cluster).accelerator.name, recipe)
+        for paper in papers
+        for series in paper
+        for recipe in series.recipes
+    )

@@ -99,7 +99,7 @@ def draw(found: Prediction, path: Path) -> None:
     from matplotlib.patches import Patch
 
     plan = found.played.schedule
-    figure = Figure(figsize=(14, min(1.4 + 0.3 * plan.ranks, 30)), layout="constrained")
+    figure = Figure(figsize=(14, min(1.7 + 0.3 * plan.ranks, 30)), layout="constrained")
     ax = figure.subplots()
     ax.barh(range(plan.ranks), found.seconds, 0.92, color=IDLE, linewidth=0)
     boxes, colours, used = [], [], {}
@@ -112,8 +112,8 @@ def draw(found: Prediction, path: Path) -> None:
         colours.append(used.setdefault((event.name, event.chunk), _colour(event, plan.chunks)))
     ax.add_collection(PolyCollection(boxes, facecolors=colours, linewidths=0))
     named = {name.replace("_", " "): colour for (name, chunk), colour in used.items() if not chunk}
-    ax.legend(handles=[Patch(color=colour, label=name) for name, colour in {**named, "idle": IDLE}.items()],
-              loc="lower right", bbox_to_anchor=(1, 1), ncols=len(named) + 1, fontsize=8, frameon=False)
+    figure.legend(handles=[Patch(color=colour, label=name) for name, colour in {**named, "idle": IDLE}.items()],
+                  loc="outside lower center", ncols=len(named) + 1, fontsize=8, frameon=False)
     ax.set_title(f"{found.recipe.name} on {found.cluster}: predicted {found.seconds:.3g} s", loc="left", fontsize=9)
     ax.set(xlim=(0, found.seconds), ylim=(plan.ranks - 0.5, -0.5), xlabel="seconds", ylabel="pipeline rank")
     ax.spines[["top", "left", "right"]].set_visible(False)

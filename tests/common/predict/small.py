@@ -1,4 +1,4 @@
-"""What the tests of predictions share: small models, a way to run them, and costs that are plain arithmetic."""
+"""What tests of predictions share: small models, a way to run them, and costs that are plain arithmetic."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,16 +12,41 @@ from common.training.recipe import Recipe, TrainingConfig
 from common.training.step import Execution
 from data.config import DataConfig
 
-GPT = LanguageModelConfig("[*-]*4", hidden=64, heads=4, vocab=264, sequence=32, dropout=0.1, attention_dropout=0.1)
-LLAMA = LanguageModelConfig("[*-]*4", hidden=64, heads=4, kv_heads=2, ffn=96, vocab=257, sequence=32, norm="rmsnorm",
-                            activation="swiglu", positions="rotary", tied=False, bias=False)
+GPT = LanguageModelConfig(
+    "[*-]*4", hidden=64, heads=4, vocab=264, sequence=32, dropout=0.1, attention_dropout=0.1
+)
+LLAMA = LanguageModelConfig(
+    "[*-]*4",
+    hidden=64,
+    heads=4,
+    kv_heads=2,
+    ffn=96,
+    vocab=257,
+    sequence=32,
+    norm="rmsnorm",
+    activation="swiglu",
+    positions="rotary",
+    tied=False,
+    bias=False,
+)
 
 
-def recipe(model: LanguageModelConfig = GPT, grid: Grid = Grid(), batch: int = 8, micro_batch: int = 1,  # noqa: B008
-           **execution) -> Recipe:
+def recipe(
+    model: LanguageModelConfig = GPT,
+    grid: Grid = Grid(),  # noqa: B008 (a frozen value)
+    batch: int = 8,
+    micro_batch: int = 1,
+    **execution,
+) -> Recipe:
     settings = {"kernels": "paper", "precision": "bf16"} | execution
-    return Recipe("small", model, grid, Execution(**settings), TrainingConfig(batch=batch, micro_batch=micro_batch),
-                  data=DataConfig(vocab=257))
+    return Recipe(
+        "small",
+        model,
+        grid,
+        Execution(**settings),
+        TrainingConfig(batch=batch, micro_batch=micro_batch),
+        data=DataConfig(vocab=257),
+    )
 
 
 def selene() -> Cluster:
@@ -30,8 +55,8 @@ def selene() -> Cluster:
 
 @dataclass
 class PlainCosts:
-    """A second for each FLOP, `message` seconds for each message and `transfer` for each between stages; nothing else
-    takes time. sent: (name, bytes, ranks) of every message that was priced."""
+    """per_flop seconds for each FLOP, message_seconds for each message, transfer_seconds between stages;
+    nothing else takes time. sent: (name, bytes, ranks) of every message that was priced."""
 
     per_flop: float = 1.0
     message_seconds: float = 0.0

@@ -20,22 +20,33 @@ def test_hardware_flops_are_equation_3():
     recipe = gpt_7_5b()
     model, b = recipe.model, recipe.training.batch
     s, h, l, v = model.sequence, model.hidden, model.depth, model.vocab
-    found = work(model, stages(model, recipe.execution, recipe.grid, recipe.training.micro_batch), b,
-                 recipe.training.micro_batch, recipe.grid.tp)
-    assert found.flops("hardware") == pytest.approx(96 * b * s * l * h**2 * (1 + s / (6 * h) + v / (16 * l * h)), rel=1e-12)
+    found = work(
+        model,
+        stages(model, recipe.execution, recipe.grid, recipe.training.micro_batch),
+        b,
+        recipe.training.micro_batch,
+        recipe.grid.tp,
+    )
+    assert found.flops("hardware") == pytest.approx(
+        96 * b * s * l * h**2 * (1 + s / (6 * h) + v / (16 * l * h)), rel=1e-12
+    )
 
 
-@pytest.mark.parametrize("recompute, layers, attention", [("none", 72, 12), ("selective", 72, 16), ("full", 96, 16)])
+@pytest.mark.parametrize(
+    "recompute, layers, attention", [("none", 72, 12), ("selective", 72, 16), ("full", 96, 16)]
+)
 @pytest.mark.parametrize("tp, micro_batch", [(1, 1), (2, 4)])
 def test_model_and_hardware_flops_are_appendix_a(recompute, layers, attention, tp, micro_batch):
-    """arXiv:2205.05198, equations 7 to 9. Selective recomputation runs the two products of the attention square again."""
+    """arXiv:2205.05198, equations 7 to 9. Selective recomputation runs the attention square again."""
     b, s, h, l, v = 8, GPT.sequence, GPT.hidden, GPT.depth, GPT.vocab
     found = _work(GPT, b, micro_batch, tp, recompute=recompute)
     output = 6 * b * s * h * v
     assert found.flops("model") == 72 * b * s * l * h**2 + 12 * b * s**2 * h * l + output
     assert found.flops("hardware") == layers * b * s * l * h**2 + attention * b * s**2 * h * l + output
     assert found.flops("model", "whole") - found.flops("model", "half") == 6 * b * s**2 * h * l
-    assert found.flops("hardware", "whole") - found.flops("hardware", "half") == attention / 2 * b * s**2 * h * l
+    assert (
+        found.flops("hardware", "whole") - found.flops("hardware", "half") == attention / 2 * b * s**2 * h * l
+    )
 
 
 def test_grouped_queries_and_gates_by_hand():

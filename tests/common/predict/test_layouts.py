@@ -22,12 +22,23 @@ def test_every_layout_that_can_be_is_there_once(model, kernels, ranks, batch):
             continue
         schedules = [("1f1b", 1)] + ([("zb-h1", 1)] + [("interleaved", c) for c in range(2, 5)]) * (pp > 1)
         for (schedule, chunks), cut, policy, sharded, micro in product(
-                schedules, (False, True), POLICIES, (False, True), range(1, batch + 1)):
+            schedules, (False, True), POLICIES, (False, True), range(1, batch + 1)
+        ):
             if (cut and tp == 1) or (sharded and dp == 1):
                 continue
-            one = replace(base, grid=Grid(tp=tp, dp=dp, pp=pp), training=TrainingConfig(batch=batch, micro_batch=micro),
-                          execution=replace(base.execution, schedule=schedule, chunks=chunks, recompute=policy,
-                                            sequence_parallel=cut, sharded_optimizer=sharded))
+            one = replace(
+                base,
+                grid=Grid(tp=tp, dp=dp, pp=pp),
+                training=TrainingConfig(batch=batch, micro_batch=micro),
+                execution=replace(
+                    base.execution,
+                    schedule=schedule,
+                    chunks=chunks,
+                    recompute=policy,
+                    sequence_parallel=cut,
+                    sharded_optimizer=sharded,
+                ),
+            )
             try:
                 one.check()
             except ValueError:

@@ -1,5 +1,5 @@
-"""Pieces of stages against whole models: parameters counted on modules, FLOPs of the published formulas, saved bytes of a
-trace of the whole stage, bytes on the wire by arithmetic."""
+"""Pieces of stages against whole models: parameters counted on modules, FLOPs and saved bytes of a trace of
+the whole stage, bytes on the wire by arithmetic."""
 
 from dataclasses import replace
 
@@ -18,20 +18,26 @@ from common.training.step import Execution
 from tests.common.predict.small import GPT, LLAMA
 
 
-@pytest.mark.parametrize("model, tp, pp, chunks", [(GPT, 1, 1, 1), (GPT, 2, 2, 2), (LLAMA, 4, 3, 1), (LLAMA, 2, 1, 1)])
+@pytest.mark.parametrize(
+    "model, tp, pp, chunks", [(GPT, 1, 1, 1), (GPT, 2, 2, 2), (LLAMA, 4, 3, 1), (LLAMA, 2, 1, 1)]
+)
 def test_parameters_of_stages_are_those_of_the_modules(model, tp, pp, chunks):
     made = stages(model, Execution("paper", precision="bf16", chunks=chunks), Grid(tp=tp, pp=pp), 1)
     for stage, (first, last) in zip(made, cuts(model.layers, pp * chunks), strict=True):
         with world(Grid(tp=tp)) as layout:
-            module = LanguageModel(model, Context(layout, "paper", dtype=torch.bfloat16), first=first, last=last)
+            module = LanguageModel(
+                model, Context(layout, "paper", dtype=torch.bfloat16), first=first, last=last
+            )
             assert stage.parameters == sum(p.numel() for p in module.parameters())
         assert stage.state["weights"] == 2 * stage.parameters
     assert len(made) == pp * chunks
 
 
 def test_logical_parameters_are_those_of_the_whole_model_with_tied_ones_once():
-    for model, expected in ((GPT, 4 * (12 * 64**2 + 13 * 64) + (264 + 32 + 2) * 64),
-                            (LLAMA, 4 * (2 * 64**2 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64) + (2 * 257 + 1) * 64)):
+    for model, expected in (
+        (GPT, 4 * (12 * 64**2 + 13 * 64) + (264 + 32 + 2) * 64),
+        (LLAMA, 4 * (2 * 64**2 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64) + (2 * 257 + 1) * 64),
+    ):
         for grid in (Grid(), Grid(tp=2, pp=2)):
             made = stages(model, Execution("paper", precision="bf16"), grid, 1)
             assert sum(times * piece.logical for stage in made for piece, times in stage.parts) == expected
@@ -65,15 +71,21 @@ def test_halves_of_a_backward_pass_hold_it_all_and_put_off_a_third():
     way = Way(2, 1, "paper", False, "none", "bf16")
     layer = pieces(GPT, "*-", way).layer
     now, later = layer.halves
-    assert sorted(map(repr, now.operations + later.operations)) == sorted(map(repr, layer.backward.operations))
+    assert sorted(map(repr, now.operations + later.operations)) == sorted(
+        map(repr, layer.backward.operations)
+    )
     assert len(now.messages) == len(layer.backward.messages) and not later.messages
     s, h = GPT.sequence, GPT.hidden
-    assert later.flops == 2 * s * 12 * h * h // 2  # weight gradients of all linear layers, on one of two tensor ranks
+    assert (
+        later.flops == 2 * s * 12 * h * h // 2
+    )  # weight gradients of all linear layers, on one of two tensor ranks
     assert layer.backward.flops == 2 * layer.forward.flops
 
 
-@pytest.mark.parametrize("sequence_parallel, scatter_gather, parts, joined",
-                         [(False, False, 1, False), (False, True, 4, True), (True, True, 4, False)])
+@pytest.mark.parametrize(
+    "sequence_parallel, scatter_gather, parts, joined",
+    [(False, False, 1, False), (False, True, 4, True), (True, True, 4, False)],
+)
 def test_bytes_between_stages(sequence_parallel, scatter_gather, parts, joined):
     """2 bytes for each of b s h elements, whole or a part of each tensor rank."""
     way = Way(4, 3, "paper", sequence_parallel, "none", "bf16")

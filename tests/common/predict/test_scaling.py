@@ -8,21 +8,28 @@ from common.predict.pieces import Way, pieces
 from common.predict.scaling import Scaler
 from tests.common.predict.small import GPT, LLAMA
 
-WIDE_GPT = type(GPT)(**{f.name: getattr(GPT, f.name) for f in fields(GPT)} | {"hidden": 96, "heads": 12, "vocab": 264,
-                                                                             "sequence": 36})
-WIDE_LLAMA = type(LLAMA)(**{f.name: getattr(LLAMA, f.name) for f in fields(LLAMA)} | {
-    "hidden": 96, "heads": 12, "kv_heads": 12, "ffn": 144, "vocab": 264, "sequence": 36})
+WIDE_GPT = type(GPT)(
+    **{f.name: getattr(GPT, f.name) for f in fields(GPT)}
+    | {"hidden": 96, "heads": 12, "vocab": 264, "sequence": 36}
+)
+WIDE_LLAMA = type(LLAMA)(
+    **{f.name: getattr(LLAMA, f.name) for f in fields(LLAMA)}
+    | {"hidden": 96, "heads": 12, "kv_heads": 12, "ffn": 144, "vocab": 264, "sequence": 36}
+)
 
 
-@pytest.mark.parametrize("model, way, alone", [
-    (WIDE_GPT, Way(6, 3, "paper", False, "none", "bf16"), False),
-    (WIDE_GPT, Way(12, 5, "paper", True, "selective", "fp16"), False),
-    (WIDE_GPT, Way(6, 4, "sdpa", False, "full", "bf16", overlap=False), True),
-    (WIDE_LLAMA, Way(4, 6, "sdpa", True, "norm,activation", "bf16"), False),
-    (WIDE_LLAMA, Way(1, 7, "sdpa", False, "none", "bf16"), True),
-])
+@pytest.mark.parametrize(
+    "model, way, alone",
+    [
+        (WIDE_GPT, Way(6, 3, "paper", False, "none", "bf16"), False),
+        (WIDE_GPT, Way(12, 5, "paper", True, "selective", "fp16"), False),
+        (WIDE_GPT, Way(6, 4, "sdpa", False, "full", "bf16", overlap=False), True),
+        (WIDE_LLAMA, Way(4, 6, "sdpa", True, "norm,activation", "bf16"), False),
+        (WIDE_LLAMA, Way(1, 7, "sdpa", False, "none", "bf16"), True),
+    ],
+)
 def test_scaled_pieces_are_those_traced_at_that_size(model, way, alone):
-    """Not used as bases: tensor sizes between 2 and 12, micro-batches between 1 and 16. Peaks are bounded from above."""
+    """Tensor sizes from 2 to 12, micro-batches from 1 to 16, traced at the ends; peaks are bounded from above."""
     scaled = Scaler(model, (1, 2, 3, 4, 6, 12))(model, "*-", way, alone)
     traced = pieces(model, "*-", way, alone)
     for part in ("embedding", "output", "layer"):

@@ -14,7 +14,9 @@ from common.predict.search import GROUPS, breaking, describe, in_flight, search
 from tests.common.predict.small import GPT, recipe, selene
 
 
-@pytest.mark.parametrize("name, chunks", [("1f1b", 1), ("gpipe", 1), ("zb-h1", 1), ("interleaved", 2), ("interleaved", 3)])
+@pytest.mark.parametrize(
+    "name, chunks", [("1f1b", 1), ("gpipe", 1), ("zb-h1", 1), ("interleaved", 2), ("interleaved", 3)]
+)
 @pytest.mark.parametrize("pp, micro_batches", [(2, 4), (4, 4), (4, 12), (3, 6), (5, 20)])
 def test_in_flight_is_the_most_that_the_schedule_has(name, chunks, pp, micro_batches):
     plan = make(name, pp, chunks, micro_batches)
@@ -30,7 +32,16 @@ def test_in_flight_is_the_most_that_the_schedule_has(name, chunks, pp, micro_bat
 
 @pytest.fixture(scope="module")
 def base():
-    model = replace(GPT, pattern="[*-]*8", hidden=2048, heads=2, vocab=51_200, sequence=512, dropout=0.0, attention_dropout=0.0)
+    model = replace(
+        GPT,
+        pattern="[*-]*8",
+        hidden=2048,
+        heads=2,
+        vocab=51_200,
+        sequence=512,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
     return recipe(model, batch=16, kernels="sdpa")
 
 
@@ -53,7 +64,11 @@ def test_scaled_traces_need_no_less_memory_and_as_much_time(base, found):
         scaled = predict(estimate.recipe, selene(), Costs(selene()), Scaler(base.model, {1, 2}))
         exact = predict(estimate.recipe, selene(), Costs(selene()))
         assert scaled.seconds == pytest.approx(exact.seconds, rel=1e-6)
-        assert exact.memory.peak.needed <= scaled.memory.peak.needed * (1 + 1e-9) <= 1.05 * exact.memory.peak.needed
+        assert (
+            exact.memory.peak.needed
+            <= scaled.memory.peak.needed * (1 + 1e-9)
+            <= 1.05 * exact.memory.peak.needed
+        )
 
 
 def test_every_layout_is_estimated_and_the_best_come_first(base, found):
@@ -80,7 +95,9 @@ def test_a_model_that_fits_nowhere_has_a_closest_layout():
     nothing = search(huge, selene(), Costs(selene()), 2, simulated=2)
     assert not nothing.best and nothing.closest.breaks == "parameters and optimizer"
     assert nothing.closest.needed == min(e.needed for e in nothing.estimates) > nothing.limit
-    assert sum(count for reason, count in nothing.refused.counts.items() if reason.startswith("memory")) == len(nothing.estimates)
+    assert sum(
+        count for reason, count in nothing.refused.counts.items() if reason.startswith("memory")
+    ) == len(nothing.estimates)
 
 
 def test_more_ranks_than_the_cluster_has_are_refused():
@@ -89,5 +106,14 @@ def test_more_ranks_than_the_cluster_has_are_refused():
 
 
 def test_a_layout_in_words():
-    one = recipe(GPT, Grid(tp=2, dp=2, pp=2), schedule="interleaved", chunks=2, sequence_parallel=True, recompute="full")
-    assert describe(one) == ("tp 2, pp 2, dp 2, micro-batch 1, interleaved in 2 chunks, sequence parallel, recompute full")
+    one = recipe(
+        GPT,
+        Grid(tp=2, dp=2, pp=2),
+        schedule="interleaved",
+        chunks=2,
+        sequence_parallel=True,
+        recompute="full",
+    )
+    assert describe(one) == (
+        "tp 2, pp 2, dp 2, micro-batch 1, interleaved in 2 chunks, sequence parallel, recompute full"
+    )

@@ -22,15 +22,21 @@ def _elements(context, model, execution, grid) -> tuple[list[int], int]:
     """Of the real buckets: sums for each chunk, and those that wait for other ranks of the model."""
     training = build(model, execution, AdamWConfig(), Layout(grid, context.rank), seed=0)
     of = [[sum(p.numel() for _, p, _ in b.parameters) for b in chunk] for chunk in training.gradients.chunks]
-    return [sum(chunk) for chunk in of], sum(p.numel() for b in training.gradients.late for _, p, _ in b.parameters)
+    return [sum(chunk) for chunk in of], sum(
+        p.numel() for b in training.gradients.late for _, p, _ in b.parameters
+    )
 
 
-@pytest.mark.parametrize("model, grid, execution", [
-    (GPT, Grid(tp=2, pp=2), Execution("paper", True, precision="bf16")),
-    (GPT, Grid(dp=2, pp=2), Execution("paper", precision="bf16", schedule="interleaved", chunks=2)),
-    (LLAMA, Grid(tp=4), Execution("paper", True, precision="bf16")),
-    (replace(LLAMA, tied=True, vocab=264), Grid(tp=2, pp=2), Execution("paper", precision="bf16")),
-], ids=["norms and tied", "tied alone", "copies of key-value heads", "tied Llama"])
+@pytest.mark.parametrize(
+    "model, grid, execution",
+    [
+        (GPT, Grid(tp=2, pp=2), Execution("paper", True, precision="bf16")),
+        (GPT, Grid(dp=2, pp=2), Execution("paper", precision="bf16", schedule="interleaved", chunks=2)),
+        (LLAMA, Grid(tp=4), Execution("paper", True, precision="bf16")),
+        (replace(LLAMA, tied=True, vocab=264), Grid(tp=2, pp=2), Execution("paper", precision="bf16")),
+    ],
+    ids=["norms and tied", "tied alone", "copies of key-value heads", "tied Llama"],
+)
 def test_elements_that_are_summed_early_and_late(model, grid, execution):
     found = ranks(4, _elements, model, execution, grid)
     loads = Update(model, execution, grid, PlainCosts()).loads(stages(model, execution, grid, 1))
@@ -39,7 +45,13 @@ def test_elements_that_are_summed_early_and_late(model, grid, execution):
         assert (list(load.chunks), load.late) == (chunks, late)
 
 
-def _ending(execution: Execution, grid: Grid, costs: PlainCosts, micro_batches: int = 4, model: LanguageModelConfig = GPT):
+def _ending(
+    execution: Execution,
+    grid: Grid,
+    costs: PlainCosts,
+    micro_batches: int = 4,
+    model: LanguageModelConfig = GPT,
+):
     plan = make(execution.schedule, grid.pp, execution.chunks, micro_batches)
     played = simulate(plan, {"forward": 1.0, "backward": 2.0})
     update = Update(model, execution, grid, costs)
@@ -47,11 +59,19 @@ def _ending(execution: Execution, grid: Grid, costs: PlainCosts, micro_batches: 
     return played, loads, update.ending(played, loads)
 
 
-@pytest.mark.parametrize("sharded, reduce_in, name, width", [
-    (False, "main", "all_reduce", 4), (True, "main", "reduce_scatter", 4), (True, "parameters", "reduce_scatter", 2)])
+@pytest.mark.parametrize(
+    "sharded, reduce_in, name, width",
+    [
+        (False, "main", "all_reduce", 4),
+        (True, "main", "reduce_scatter", 4),
+        (True, "parameters", "reduce_scatter", 2),
+    ],
+)
 def test_every_gradient_is_sent_once_and_every_parameter_gathered(sharded, reduce_in, name, width):
     costs = PlainCosts(message_seconds=1.0)
-    execution = Execution("paper", precision="bf16", sharded_optimizer=sharded, bucket=10_000, reduce_in=reduce_in)
+    execution = Execution(
+        "paper", precision="bf16", sharded_optimizer=sharded, bucket=10_000, reduce_in=reduce_in
+    )
     played, (load,), ending = _ending(execution, Grid(dp=4), costs)
     messages = len(ending.sums[0])
     assert messages == -(-load.total // 10_000)  # rounded up: buckets of at most so many elements
@@ -67,7 +87,9 @@ def test_sums_begin_when_gradients_are_there():
     grid, costs = Grid(dp=2, pp=2), PlainCosts(message_seconds=0.25)
     apart = Execution("paper", precision="bf16", bucket=10_000, overlap="none")
     played, loads, ending = _ending(apart, grid, costs)
-    for spans in ending.sums:  # both ranks hold the embedding, whose sum comes first and begins when both are done
+    for (
+        spans
+    ) in ending.sums:  # both ranks hold the embedding, whose sum comes first and begins when both are done
         assert "tied" in spans[0].name and spans[0].start == max(end[-1] for end in played.end)
         assert all(a.end == b.start for a, b in zip(spans, spans[1:], strict=False))
     beside = replace(apart, overlap="dp")
@@ -85,7 +107,9 @@ def test_tied_embeddings_are_summed_when_both_ends_are_done():
     assert [len(found) for found in spans] == [1, 0, 0, 1]
     done = max(played.end[0][-1], played.end[3][-1])
     assert spans[0][0].start == spans[3][0].start == done and spans[0][0].end == done + 0.5
-    assert {(size, group) for name, size, group in costs.sent if group == (0, 3)} == {(4 * GPT.vocab * GPT.hidden, (0, 3))}
+    assert {(size, group) for name, size, group in costs.sent if group == (0, 3)} == {
+        (4 * GPT.vocab * GPT.hidden, (0, 3))
+    }
 
 
 def test_one_rank_sends_nothing():
@@ -95,8 +119,8 @@ def test_one_rank_sends_nothing():
 
 
 def test_update_moves_the_bytes_of_adam():
-    """Bound by memory: 4-byte gradients, main weights and two moments are read, the last three written, 2-byte weights
-    written; zeroing, norm and clipping pass over gradients again. A data rank with a quarter takes about a quarter."""
+    """Bound by memory: 4-byte gradients, main weights and two moments are read, the last three written,
+    2-byte weights written; zeroing, norm and clipping pass over gradients again. A quarter of it takes a quarter."""
     from common.predict.price import Costs
 
     cluster = selene()
