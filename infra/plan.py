@@ -4,9 +4,8 @@
     python -m infra.plan path/to/config.json --cluster dgx_h100 --gpus 64
     python -m infra.plan interleaved_pipelining:gpt3_175b --cluster selene --gpus 1024 --search --draw all.png
 
-Nothing is run: the recipe's own code is traced at its real size, and its operations and messages are priced
-on the record of the hardware. A recipe that cannot be, or does not fit, is one line on standard error and exit
-status 2.
+Nothing is run: the recipe's own code is traced at its real size, and its operations and messages are priced on
+the hardware's record. What cannot be, or does not fit, is one line on standard error and exit status 2.
 """
 
 import json

@@ -29,7 +29,7 @@ WIDE_LLAMA = type(LLAMA)(
     ],
 )
 def test_scaled_pieces_are_those_traced_at_that_size(model, way, alone):
-    """Tensor sizes from 2 to 12, micro-batches from 1 to 16, traced at the ends; peaks are bounded from above."""
+    """Tensor sizes 2 to 12, micro-batches 1 to 16, traced at the ends; peaks are bounded from above."""
     scaled = Scaler(model, (1, 2, 3, 4, 6, 12))(model, "*-", way, alone)
     traced = pieces(model, "*-", way, alone)
     for part in ("embedding", "output", "layer"):

@@ -51,11 +51,11 @@ def found(base):
 
 
 def test_closed_form_is_near_the_simulation(base, found):
-    """Every third layout, simulated from the same traces: memory alike, time within 12 %."""
+    """Every third layout, simulated from the same traces: memory within 5 %, time within 12 %."""
     scaler = Scaler(base.model, {e.recipe.grid.tp for e in found.estimates})
     for estimate in found.estimates[::3]:
         exact = predict(estimate.recipe, selene(), Costs(selene()), scaler)
-        assert estimate.needed == pytest.approx(exact.memory.peak.needed, rel=1e-5), describe(estimate.recipe)
+        assert estimate.needed == pytest.approx(exact.memory.peak.needed, rel=0.05), describe(estimate.recipe)
         assert estimate.seconds == pytest.approx(exact.seconds, rel=0.12), describe(estimate.recipe)
 
 

@@ -120,7 +120,7 @@ def test_one_rank_sends_nothing():
 
 def test_update_moves_the_bytes_of_adam():
     """Bound by memory: 4-byte gradients, main weights and two moments are read, the last three written,
-    2-byte weights written; zeroing, norm and clipping pass over gradients again. A quarter of it takes a quarter."""
+    2-byte weights written; zeroing, norm and clipping pass over gradients again. A quarter takes a quarter."""
     from common.predict.price import Costs
 
     cluster = selene()
