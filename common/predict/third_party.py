@@ -25,6 +25,7 @@ from common.predict import fully_sharded, iteration
 from common.predict import third_party_software as software
 from common.predict.hardware import cluster
 from common.predict.machine import Cluster
+from common.predict.price import Costs
 from common.predict.third_party_page import chart, markdown, terminal
 from common.predict.third_party_points import Point, points
 from common.training.recipe import Recipe
@@ -79,21 +80,22 @@ class Summary:
     memory: float | None
 
 
-def judge(point: Point) -> Row:
-    """Without a prediction where the point has features that are not covered."""
+def judge(point: Point, plain: bool = False) -> Row:
+    """Without a prediction where the point has features that are not covered. plain: with this project's
+    software alone."""
     if point.features:
         return Row(point)
     where = cluster(point.cluster)
-    found = [_predicted(point, recipe, where) for recipe in point.recipes()]
-    memories = [software.memory(point, one) for one in found]
+    costs = Costs(where) if plain else software.costs(point, where)
+    found = [_predicted(point, recipe, where, costs) for recipe in point.recipes()]
+    memories = [one.memory if plain else software.memory(point, one) for one in found]
     seconds, needed = mean(one.seconds for one in found), mean(one.peak.needed for one in memories)
     value = seconds if point.unit == "s" else found[0].tokens / seconds / point.ranks
     time = {name: mean(one.time[name] for one in found) for name in found[0].time}
     return Row(point, value, needed, needed <= memories[0].limit, time)
 
 
-def _predicted(point: Point, recipe: Recipe, where: Cluster):
-    costs = software.costs(point, where)
+def _predicted(point: Point, recipe: Recipe, where: Cluster, costs: Costs):
     if not point.fully_sharded:
         return iteration.predict(recipe, where, costs)
     sums = torch.bfloat16 if point.gradients == "16 bits" else None
@@ -129,6 +131,8 @@ class ThirdParty:
     """Print JSON in place of the table."""
     markdown: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print the page as Markdown."""
+    plain: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Leave out what the software of the runs is known to have done otherwise than this project."""
     draw: Path | None = None
     """Also draw measured against predicted (.png, .svg, .pdf)."""
 
@@ -148,15 +152,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def work(options: ThirdParty) -> list[str]:
     """Raises ValueError for an unknown point."""
     shown = track(chosen(options.ids), console=console(stderr=True), transient=True)
-    rows = [judge(point) for point in shown]
+    rows = [judge(point, options.plain) for point in shown]
     sums = summaries(rows)
     if options.json:
         summed = {name: vars(one) for name, one in sums.items()}
         print(json.dumps({"rows": [row.as_json() for row in rows], "summary": summed}, indent=1))
     elif options.markdown:
-        print(markdown(rows, sums))
+        print(markdown(rows, sums, {} if options.plain else software.NOTES))
     else:
-        terminal(rows, sums)
+        terminal(rows, sums, {} if options.plain else software.NOTES)
     if options.draw:
         chart(rows, options.draw)
     return []

@@ -63,7 +63,8 @@ def tables(rows: Sequence[Row], sums: Mapping[str, Summary]) -> Iterator[tuple[s
     yield "Not covered", ("point", "measured", "why"), list(beyond(rows))
 
 
-def terminal(rows: Sequence[Row], sums: Mapping[str, Summary]) -> None:
+def terminal(rows: Sequence[Row], sums: Mapping[str, Summary], notes: Mapping[str, str]) -> None:
+    """notes: by source, what its software did otherwise than this project's."""
     out = console()
     for title, heads, body in tables(rows, sums):
         table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
@@ -74,12 +75,16 @@ def terminal(rows: Sequence[Row], sums: Mapping[str, Summary]) -> None:
         if body:
             out.print(table)
             out.print()
+    for source, note in notes.items():
+        out.print(f"{sources()[source]['name']}: {note}.")
     out.print(NOTE)
 
 
-def markdown(rows: Sequence[Row], sums: Mapping[str, Summary]) -> str:
+def markdown(rows: Sequence[Row], sums: Mapping[str, Summary], notes: Mapping[str, str]) -> str:
     lines = ["# Predictions beside what others measured", "", NOTE, ""]
-    lines += [f"- {known['name']}: {known['where']}" for known in sources().values()]
+    for source, known in sources().items():
+        said = f". Its software: {notes[source]}" if source in notes else ""
+        lines.append(f"- {known['name']}: {known['where']}{said}")
     for title, heads, body in tables(rows, sums):
         if body:
             lines += ["", f"## {title}", "", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]

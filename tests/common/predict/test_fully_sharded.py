@@ -12,7 +12,9 @@ from common.parallel.fully_sharded import build
 from common.predict.fully_sharded import predict
 from common.predict.hardware import cluster
 from common.predict.memory import EXACT
-from common.predict.price import Costs
+from common.predict.price import Costs, play
+from common.trace.record import Operation
+from common.trace.streams import Transfer
 from common.training.optimizer import AdamWConfig
 from common.training.step import Execution, train_step
 from tests.common.predict.small import GPT, PlainCosts, recipe, selene
@@ -96,6 +98,30 @@ def test_long_messages_follow_one_another():
     found = predict(recipe(SMALL, Grid(dp=4), 8, 2), selene(), PlainCosts(message_seconds=message))
     sent = (3 * LAYERS + 2 + 1) * message
     assert sent <= found.seconds < sent + 3 * (LAYERS * of_layer(2) + of_output(2))
+
+
+class Named(PlainCosts):
+    """Operations of one name take a second each, all else nothing."""
+
+    name = ""
+
+    def operation(self, operation: Operation) -> float:
+        return float(operation.name == self.name)
+
+
+def test_copies_travel_with_their_message():
+    """A gather waits for its rank's part to be put in place: in both passes, and for what is outside."""
+    costs = Named()
+    costs.name = "fsdp.all_gather_copy_in"
+    assert predict(recipe(SMALL, Grid(dp=4), 8, 2), selene(), costs, overlap=False).seconds == 2 * LAYERS + 1
+
+
+def test_a_message_does_not_begin_before_the_program_issues_it():
+    """It could after the first operation; the host issues it, the message and five more, a second each."""
+    operations = [Operation("aten.mm", "forward", "", (), (), "float32", 0, 0, 0)] * 6
+    message = Transfer("all_gather", "dp", 4, 8, "float32", "forward", "", 1, 6, issued=6)
+    costs = PlainCosts(message_seconds=10.0, dispatch=1.0)
+    assert play(operations, [(1, 6, message)], costs, {"dp": range(4)}).seconds == 1 + 1 + 5 + 10
 
 
 def test_times_add_up_and_overlap_helps():

@@ -84,6 +84,15 @@ def test_every_second_layer_recomputed_lies_between_all_and_none():
     assert every.needed < some.needed < none.needed and every.value < some.value < none.value
 
 
+def test_software_that_is_known_is_priced():
+    """A run with long sequences on a Triton kernel: its attention takes 1.4 to 2 times as long."""
+    plain, told = (judge(BY_ID["LF-040"], plain) for plain in (True, False))
+    times = [row.time["attention core"] for row in (plain, told)]
+    assert 1.4 < times[1] / times[0] < 2
+    assert plain.time["matrix products"] == pytest.approx(told.time["matrix products"])
+    assert judge(BY_ID["TT-05"], True) == judge(BY_ID["TT-05"])
+
+
 def test_layers_that_do_not_divide_leave_room_for_embedding_and_output():
     layers = BY_ID["BL-37"].recipe().model.layers  # 106 over 12 stages
     sizes = [last - first for first, last in cuts(layers, 12)]
@@ -140,7 +149,8 @@ def test_sums_by_hand():
 
 def test_the_page_shows_every_row(tmp_path):
     """Those that are not covered with their reason, doubtful ones in brackets."""
-    text = markdown(rows(), summaries(rows()))
+    text = markdown(rows(), summaries(rows()), third_party_software.NOTES)
+    assert all(note in text for note in third_party_software.NOTES.values())
     assert BEYOND["float8"] in text and f"({POINT.id})" in text and "out of memory" in text
     assert text.count(POINT.id) == 4
     chart(rows(), tmp_path / "points.svg")
