@@ -22,7 +22,8 @@ from common.predict.third_party_points import Point
 FAMILY = {"bloom": "mt_nlg"}
 NOTES = {
     "bloom": "operations take the software factor of arXiv:2201.11990, fitted there, as both ran on "
-             "DeepSpeed's pipeline; gradients are kept in 16 bits, or in 32 with the 16-bit ones of a pass beside them",
+             "DeepSpeed's pipeline; gradients are kept in 16 bits, or in 32 with the 16-bit ones of a pass "
+             "beside them",
     "mpt": "attention in Triton, 1.4 times as long forward and 2 times backward as FlashAttention-2 "
            "(arXiv:2307.08691, section 4.1); a loss that keeps 16-bit logits alone",
 }
