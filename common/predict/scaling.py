@@ -16,14 +16,16 @@ from common.models.config import LanguageModelConfig
 from common.predict.pieces import Pass, Piece, Pieces, Way, pieces
 from common.trace.record import Operation
 
-BATCHES = (1, 16)
+SMALL, LARGE = (1, 2), 16
+"""Micro-batches that are traced: one of the small ones and the large one. 2 where 1 is another kind of trace, as with
+copies that a single sequence does not need."""
 
 
 class Scaler:
     """Makes pieces as `pieces` does. sizes: of the tensor axis, all that will be asked for.
 
-    One size is traced as it is, in two micro-batches; so are sizes above the number of key-value groups, where ranks hold
-    copies, apart from those below.
+    One size is traced as it is; so are sizes above the number of key-value groups, where ranks hold copies, apart from
+    those below.
     """
 
     def __init__(self, model: LanguageModelConfig, sizes: Iterable[int]):
@@ -42,14 +44,15 @@ class Scaler:
     def _make(self, model: LanguageModelConfig, unit: str, way: Way, alone: bool) -> Pieces:
         sizes = self._bases[way.tp]
         sizes = (way.tp,) if way.tp in sizes else sizes
-        if way.tp in sizes and way.micro_batch in BATCHES:
-            return pieces(model, unit, way, alone)
-        base = [pieces(model, unit, replace(way, tp=t, micro_batch=b), alone) for t in sizes for b in BATCHES]
-        weights = np.outer(_weights([1 / t for t in sizes], 1 / way.tp), _weights(BATCHES, way.micro_batch)).ravel()
-        parts = [[getattr(p, name) for p in base] for name in ("embedding", "output", "layer")]
-        if not all(_alike(part) for part in parts):
-            return pieces(model, unit, way, alone)  # another kind of trace, which nothing here stands for
-        return Pieces(*(_scaled(part, weights, way.tp) for part in parts))
+        for batches in [(1,)] if way.micro_batch == 1 else [(small, LARGE) for small in SMALL]:
+            if way.tp in sizes and way.micro_batch in batches:
+                return pieces(model, unit, way, alone)
+            base = [pieces(model, unit, replace(way, tp=t, micro_batch=b), alone) for t in sizes for b in batches]
+            parts = [[getattr(p, name) for p in base] for name in ("embedding", "output", "layer")]
+            if all(_alike(part) for part in parts):
+                weights = np.outer(_weights([1 / t for t in sizes], 1 / way.tp), _weights(batches, way.micro_batch))
+                return Pieces(*(_scaled(part, weights.ravel(), way.tp) for part in parts))
+        return pieces(model, unit, way, alone)  # another kind of trace, which nothing here stands for
 
 
 def _weights(points: Iterable[float], at: float) -> np.ndarray:
