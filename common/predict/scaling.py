@@ -24,15 +24,16 @@ copies that a single sequence does not need."""
 class Scaler:
     """Makes pieces as `pieces` does. sizes: of the tensor axis, all that will be asked for.
 
-    One size is traced as it is; so are sizes above the number of key-value groups, where ranks hold copies, apart from
-    those below.
+    One size is traced as it is. Sizes at which ranks hold copies of key-value groups, a single group or a single head are
+    other kinds of trace, scaled apart.
     """
 
     def __init__(self, model: LanguageModelConfig, sizes: Iterable[int]):
-        wanted = sorted(set(sizes))
-        cut = [t for t in wanted if t > 1]
-        self._bases = {1: (1,)}
-        for members in ([t for t in cut if t <= model.groups], [t for t in cut if t > model.groups]):
+        kinds: dict[tuple[bool, ...], list[int]] = {}
+        for t in sorted(set(sizes)):
+            kinds.setdefault((t == 1, t > model.groups, t == model.groups, t == model.heads), []).append(t)
+        self._bases: dict[int, tuple[int, ...]] = {}
+        for members in kinds.values():
             even = [t for t in members if model.vocab % t == 0]
             ends = even if len(even) > 1 else members
             self._bases |= {t: tuple(sorted({ends[0], ends[-1]})) for t in members}
