@@ -4,11 +4,12 @@
     python -m infra.plan path/to/config.json --cluster dgx_h100 --gpus 64
     python -m infra.plan interleaved_pipelining:gpt3_175b --cluster selene --gpus 1024 --search --draw all.png
 
-Nothing is run: the recipe's own code is traced at its real size, and its operations and messages are priced on
-the hardware's record. What cannot be, or does not fit, is one line on standard error and exit status 2.
+Nothing is run: the recipe's own code is traced at its real size, and its operations and messages are priced
+on the hardware's record. What cannot be, or does not fit, is one line on standard error and exit status 2.
 """
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,8 +33,9 @@ from infra.plan_page import as_json, page
 
 PROGRAM = "python -m infra.plan"
 WIDTH = 100
-WIDER = 4
-"""Times as many ranks up to which a layout that fits is looked for, where none does on those asked for."""
+TRIED = 3
+"""Numbers of ranks, each twice the last, on which a layout that fits is looked for, where none does on those
+asked for. The first is the least that could hold what the closest layout holds."""
 
 
 @dataclass(frozen=True)
@@ -184,14 +186,19 @@ def _nowhere(layouts: Search, recipe: Recipe, known: Cluster, costs: Costs, rank
         return f"none can be laid out: {reasons}"
     said = (
         f"the closest, {describe(closest.recipe)}, needs {closest.needed / 1e9:.1f} GB of "
-        f"{layouts.limit / 1e9:.1f}, and {closest.breaks} pass the limit"
+        f"{layouts.limit / 1e9:.1f}, and {closest.breaks or 'the simulated peak'} pass the limit"
     )
-    more = ranks
-    while (more := 2 * more) <= min(WIDER * ranks, known.size or WIDER * ranks):
+    first = ranks * 2 ** max(math.ceil(math.log2(closest.needed / layouts.limit)), 1)
+    tried = [n for n in (first << i for i in range(TRIED)) if known.size is None or n <= known.size]
+    for more in tried:
         wider = _search(recipe, known, Costs(known, more, software=costs.software), more)
         if wider.best:
-            return f"{said}; on {more} ranks fits {describe(wider.best[0].recipe)}"
-    return f"{said}; nor is there one on {more // 2} ranks" if more // 2 > ranks else said
+            return f"{said}; on {more:,} ranks fits {describe(wider.best[0].recipe)}"
+    return (
+        f"{said}; nor is there one on {tried[-1]:,} ranks"
+        if tried
+        else f"{said}; {known.name} is too small for it"
+    )
 
 
 def _show(
