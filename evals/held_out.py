@@ -1,11 +1,12 @@
 """Loss, perplexity and bits per byte on held-out text, beside an n-gram model of the same training text.
 
 Both predict the same tokens, every one of the split but its first, from the same windows of the model's sequence length.
+What model and what text are the checkpoint's own; a recipe says only how to run it: layout, kernels, micro-batch.
 """
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,16 +15,16 @@ import tyro
 from common.checkpoint import store
 from common.layout import Layout
 from common.pipeline.execute import Pipeline
-from common.training.command import find
+from common.training.command import find, guarded
 from common.training.loop import load_model
 from common.training.recipe import Recipe
+from common.training.resume import check_tokenizer, trained_recipe
 from common.training.step import mean_loss, model_stages
 from data.prepare import prepare, progress_bar
 from data.samples import Samples, held_out_batches
 from evals import ngram
 from infra.launch import Launch
 from infra.rank_context import RankContext
-from infra.rank_failure import RankFailure
 
 SPLITS = ("valid", "test")
 
@@ -86,21 +87,41 @@ def model_score(context: RankContext, recipe: Recipe, folder: str, split: str) -
 def main(module: ModuleType) -> None:
     """The evaluate command of the paper whose recipes are in `module`."""
     program = f"python -m {module.__name__.removesuffix('.recipes')}.evaluate"
-    try:
-        if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
-            raise ValueError("give a recipe and --checkpoint RUN, such as laptop --checkpoint runs/<id>")
-        recipe = find(module, sys.argv[1])
-        asked = tyro.cli(HeldOut, prog=f"{program} {sys.argv[1]}", args=sys.argv[2:])
-        show(recipe, asked, scores(recipe, asked))
-    except (ValueError, RankFailure) as error:
-        sys.exit(f"{program}: {error}")
+    guarded(program, lambda: _main(module, program, sys.argv[1:]))
+
+
+def _main(module: ModuleType, program: str, words: list[str]) -> None:
+    if not words or words[0].startswith("-"):
+        raise ValueError("give a recipe and --checkpoint RUN, such as laptop --checkpoint runs/<id>")
+    recipe = find(module, words[0])
+    asked = tyro.cli(HeldOut, prog=f"{program} {words[0]}", args=words[1:])
+    folder = checkpoint_folder(asked.checkpoint)
+    recipe = trained(recipe, folder)
+    show(recipe, asked, folder_scores(recipe, folder, asked))
+
+
+def trained(recipe: Recipe, folder: Path) -> Recipe:
+    """`recipe` with the name, model and data of the one that the checkpoint in `folder` was trained with."""
+    own = trained_recipe(folder)
+    if own is None:
+        return recipe
+    return replace(recipe, name=own.name, model=own.model, data=own.data)
 
 
 def scores(recipe: Recipe, asked: HeldOut) -> dict[str, ngram.Score]:
+    """Of the checkpoint's model and data, whatever the recipe's are, and of the n-gram model."""
     folder = checkpoint_folder(asked.checkpoint)
+    return folder_scores(trained(recipe, folder), folder, asked)
+
+
+def folder_scores(recipe: Recipe, folder: Path, asked: HeldOut) -> dict[str, ngram.Score]:
+    """Of a verified checkpoint. Raises ValueError, before any rank starts, for what cannot run or does not fit it."""
+    recipe.check()
+    launch = Launch.parse(asked.launch, need=recipe.grid.world)
     with progress_bar() as progress:
-        prepare(recipe.data, progress=progress)
-    launch = Launch.parse(asked.launch or f"local:{recipe.grid.world}")
+        data = prepare(recipe.data, progress=progress)
+    check_tokenizer(folder, data)
+    Samples(data.tokens(asked.split), recipe.model.sequence, recipe.model.vocab)
     found = {"model": launch.run(model_score, recipe, str(folder), asked.split)}
     if asked.order and launch.leads:
         found[f"{asked.order}-gram"] = ngram_score(recipe, asked.split, asked.order)

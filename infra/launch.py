@@ -47,16 +47,18 @@ class Launch(ABC):
     """The ranks of one command. The command itself runs once for `local`, once per rank for `torchrun`."""
 
     @staticmethod
-    def parse(text: str, kind: str | None = None) -> "Launch":
+    def parse(text: str, kind: str | None = None, need: int | None = None) -> "Launch":
         """The launch that `text` names, on devices of `kind` (default: GPUs where there are any).
 
-        Raises ValueError, before any start, for an unknown name and for a number of ranks or an
-        environment that cannot work.
+        need: ranks of the grid that is to run; an empty `text` is then so many local ones. Raises ValueError,
+        before any start and before ranks look for each other, for an unknown name, for another number of ranks
+        than needed, and for a number of ranks or an environment that cannot work.
         """
+        text = text or (f"local:{need}" if need else "")
         name, _, rest = text.partition(":")
         if name not in _PARSERS:
             raise ValueError(f"launch {text!r} is unknown: use one of {', '.join(_SPELLINGS)}")
-        return _PARSERS[name](text, rest, kind or default_kind())
+        return _PARSERS[name](text, rest, kind or default_kind(), need)
 
     @property
     @abstractmethod
@@ -68,9 +70,15 @@ class Launch(ABC):
     def leads(self) -> bool:
         """True in the one process of the command that prints and writes results."""
 
+    @property
+    @abstractmethod
+    def shares_memory(self) -> bool:
+        """True where all ranks live in the memory of this machine."""
+
     @abstractmethod
     def once(self, make: Callable[[], T]) -> T:
-        """`make()` called by one process; its value in every process (a run's directory, for one)."""
+        """`make()` called by one process; its value, or the error it raises, in every process (a run's directory, for
+        one)."""
 
     @abstractmethod
     def run(self, function: Callable[..., T], *arguments: Any, logs: Path | None = None) -> T | None:
@@ -91,9 +99,10 @@ class Local(Launch):
         check_ranks(self.ranks, self.kind)
 
     @classmethod
-    def read(cls, text: str, rest: str, kind: str) -> "Local":
+    def read(cls, text: str, rest: str, kind: str, need: int | None) -> "Local":
         if not rest.isdecimal():
             raise ValueError(f"launch {text!r} has no number of ranks: use local:N, such as local:4")
+        _check_need(int(rest), need)
         return cls(int(rest), kind)
 
     @property
@@ -103,6 +112,10 @@ class Local(Launch):
     @property
     def leads(self) -> bool:
         return True
+
+    @property
+    def shares_memory(self) -> bool:
+        return self.kind == "cpu"
 
     def once(self, make: Callable[[], T]) -> T:
         return make()
@@ -114,19 +127,20 @@ class Local(Launch):
 class Torchrun(Launch):
     """This process is one rank already: torchrun, or anything that sets the same variables, started it."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, need: int | None = None) -> None:
         where = _torchrun_variables()
+        _check_need(where["WORLD_SIZE"], need)
         self.context = RankContext(where["RANK"], where["WORLD_SIZE"], where["LOCAL_RANK"],
                                    choose(kind, where["LOCAL_RANK"]))
         self._store, _, _ = next(dist.rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))
         self._made = 0
 
     @classmethod
-    def read(cls, text: str, rest: str, kind: str) -> "Torchrun":
+    def read(cls, text: str, rest: str, kind: str, need: int | None) -> "Torchrun":
         if rest:
             raise ValueError(f"launch {text!r}: torchrun itself sets the number of ranks, "
                              "use --launch torchrun")
-        return cls(kind)
+        return cls(kind, need)
 
     @property
     def size(self) -> int:
@@ -136,11 +150,18 @@ class Torchrun(Launch):
     def leads(self) -> bool:
         return self.context.leads
 
+    @property
+    def shares_memory(self) -> bool:
+        return False
+
     def once(self, make: Callable[[], T]) -> T:
         key, self._made = f"once{self._made}", self._made + 1
         if self.leads:
-            self._store.set(key, messages.dumps(make()))
-        return messages.loads(self._store.get(key))
+            self._store.set(key, messages.dumps(_outcome(make)))
+        value, error = messages.loads(self._store.get(key))
+        if error is not None:
+            raise error
+        return value
 
     def run(self, function: Callable[..., T], *arguments: Any, logs: Path | None = None) -> T | None:
         group = process_group(self.context, self._store, COLLECTIVE_TIMEOUT)
@@ -149,8 +170,22 @@ class Torchrun(Launch):
             return result if self.leads else None
 
 
-_PARSERS: dict[str, Callable[[str, str, str], Launch]] = {"local": Local.read, "torchrun": Torchrun.read}
+_PARSERS: dict[str, Callable[[str, str, str, int | None], Launch]] = {
+    "local": Local.read, "torchrun": Torchrun.read}
 _SPELLINGS = ("local:N", "torchrun")
+
+
+def _outcome(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return make(), None
+    except (ValueError, OSError) as error:
+        return None, error
+
+
+def _check_need(ranks: int, need: int | None) -> None:
+    if need not in (None, ranks):
+        raise ValueError(f"launch has {ranks} ranks, the grid needs tp x cp x dp x pp = {need}: "
+                         f"start {need} ranks (--launch local:{need}), or change --grid")
 
 
 def _torchrun_variables() -> dict[str, int]:
@@ -168,10 +203,20 @@ def _torchrun_variables() -> dict[str, int]:
         raise ValueError(f"RANK is {numbers['RANK']}: it must be below WORLD_SIZE, {numbers['WORLD_SIZE']}")
     if not 0 < numbers["MASTER_PORT"] < 2**16:
         raise ValueError(f"MASTER_PORT is {numbers['MASTER_PORT']}: it must be between 1 and 65535")
+    _check_address(os.environ["MASTER_ADDR"])
     # Under torchrun's agent the port is its own and in use by right.
     if numbers["RANK"] == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         _check_port_free(numbers["MASTER_PORT"])
     return numbers
+
+
+def _check_address(host: str) -> None:
+    """Only the resolver's own time limit passes, where ranks would look for the host until theirs ends."""
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        raise ValueError(f"MASTER_ADDR {host!r} is not known on this machine ({error.strerror}): set it to the "
+                         "name or address of the machine of rank 0") from error
 
 
 def _check_port_free(port: int) -> None:

@@ -69,7 +69,7 @@ class LocalRanks:
         """
         check_ranks(size, kind)
         self.size = size
-        self._output = RankOutput(size, logs)
+        self._logs, self._output = logs, RankOutput(size, logs)
         self._calls = itertools.count()
         self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         self._stacks = [tempfile.TemporaryFile() for _ in range(size)]
@@ -170,10 +170,23 @@ class LocalRanks:
                 patience = time.monotonic() + (SETTLE_SECONDS if known else CAUSE_SECONDS)
                 until = patience if until is None else min(until, patience)
         if reports:
-            raise RankFailure(root_cause(reports.values()), self.size, results)
+            cause = root_cause(reports.values())
+            raise RankFailure(cause, self.size, results, self._logged(cause))
         if waiting:
             raise RankTimeout(timeout, self._dump_stacks(waiting))
         return [results[rank] for rank in range(self.size)]
+
+    def _logged(self, cause: RankReport) -> str:
+        """Says in which rank's log the traceback now is; empty without logs."""
+        if self._logs is None or not cause.traceback:
+            return ""
+        path = self._logs / f"rank{cause.rank}.log"
+        try:
+            with path.open("a") as file:
+                file.write(cause.traceback)
+        except OSError as error:
+            return f"its traceback is lost: {path} cannot be written, {error.strerror}"
+        return f"traceback in {path}"
 
     def _receive(self, waiting: list[int], seconds: float | None, results: dict[int, Any],
                  reports: dict[int, RankReport]) -> None:

@@ -22,7 +22,8 @@ class RankReport:
 
     `error` is the class name of what was raised, or None for a process that ended without a word;
     `exit_code` is set for the latter (negative: the signal). `blames_peer` marks a failed connection,
-    which another rank's end explains better. `time` is the machine's monotonic clock, in seconds.
+    which another rank's end explains better; `plain` an error whose message says all, from the data, a
+    checkpoint or the machine. `time` is the machine's monotonic clock, in seconds.
     """
 
     rank: int
@@ -31,6 +32,7 @@ class RankReport:
     traceback: str = ""
     exit_code: int | None = None
     blames_peer: bool = False
+    plain: bool = False
     time: float = field(default_factory=time.monotonic)
 
     def summary(self) -> str:
@@ -40,14 +42,20 @@ class RankReport:
 class RankFailure(RuntimeError):
     """One rank failed and all were ended: that rank's number, error and traceback."""
 
-    def __init__(self, report: RankReport, size: int, returned: Iterable[int] = ()) -> None:
+    def __init__(self, report: RankReport, size: int, returned: Iterable[int] = (), log: str = "") -> None:
+        """log: where the traceback is kept too."""
         self.rank, self.size = report.rank, size
+        self._line = f"rank {report.rank} of {size} failed: {report.message} ({log})" if log and report.plain else ""
         self.error, self.message, self.exit_code = report.error, report.message, report.exit_code
         self.traceback = report.traceback
         detail = f"\n\nOn rank {report.rank}:\n{report.traceback.rstrip()}" if report.traceback else ""
         early = ", ".join(map(str, returned)) if report.blames_peer else ""
         hint = f"\nNo rank failed otherwise; those that had returned already: {early}" if early else ""
         super().__init__(f"rank {report.rank} of {size} failed: {report.summary()}{hint}{detail}")
+
+    def shown(self) -> str:
+        """For the terminal: one line where that says all, else everything."""
+        return self._line or str(self)
 
 
 class RankTimeout(TimeoutError):
@@ -66,7 +74,7 @@ def report_exception(rank: int, error: BaseException) -> RankReport:
     own_frames = error.__traceback__.tb_next
     return RankReport(rank, type(error).__name__, str(error),
                       "".join(traceback.format_exception(type(error), error, own_frames)),
-                      blames_peer=_blames_peer(error), time=caught)
+                      blames_peer=_blames_peer(error), plain=isinstance(error, ValueError | OSError), time=caught)
 
 
 def report_death(rank: int, exit_code: int, stack: str = "") -> RankReport:

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from common.kernels import GATED, KERNEL_SETS
 from common.kernels.dropout import threshold
 from common.models.pattern import Pattern, parse
+from common.ranges import ABOVE_ZERO, COUNT, FROM_ZERO, Range, check_ranges
 from common.recompute.policy import Policy
 
 ACTIVATIONS = tuple(KERNEL_SETS["reference"].activations)
+HEADS = Range("a whole number from 1 to 1,000,000", lambda x: 1 <= x <= 1_000_000)
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,12 @@ class LanguageModelConfig:
 
     def __post_init__(self):
         self.layers  # noqa: B018 (reads the pattern, and says so when it cannot)
-        for name in ("hidden", "heads", "vocab", "sequence"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: needs at least 1")
+        sizes = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "sequence")
+        check_ranges(self, dict.fromkeys(sizes, COUNT))
+        check_ranges(self, {"heads": HEADS, "norm_eps": ABOVE_ZERO, "rotary_base": ABOVE_ZERO, "init_std": FROM_ZERO})
         if self.head_dim is None and self.hidden % self.heads:
             raise ValueError(f"heads={self.heads} does not divide hidden={self.hidden}: change one, or set head_dim")
-        if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
+        if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ValueError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}: "
                              f"use one of {[n for n in range(1, self.heads + 1) if self.heads % n == 0]}")
         for name, choices in (("norm", ("layernorm", "rmsnorm")), ("activation", ACTIVATIONS),
@@ -70,15 +72,15 @@ class LanguageModelConfig:
 
     @property
     def dim(self) -> int:
-        return self.head_dim or self.hidden // self.heads
+        return self.hidden // self.heads if self.head_dim is None else self.head_dim
 
     @property
     def groups(self) -> int:
-        return self.kv_heads or self.heads
+        return self.heads if self.kv_heads is None else self.kv_heads
 
     @property
     def inner(self) -> int:
-        return self.ffn or 4 * self.hidden
+        return 4 * self.hidden if self.ffn is None else self.ffn
 
     @property
     def gated(self) -> bool:

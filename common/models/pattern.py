@@ -7,6 +7,7 @@ not wanted. Letters: * attention, - MLP.
 import re
 from dataclasses import dataclass
 
+MOST_LAYERS = 10_000
 LETTERS = {"*": "attention", "-": "mlp"}
 _TOKEN = re.compile(r"\s*(?:\[(?P<unit>[^\[\]|]*)\](?:\*(?P<times>\d+))?|(?P<border>\|))")
 
@@ -41,10 +42,11 @@ def parse(text: str) -> Pattern:
             known = ", ".join(f"{c} ({n})" for c, n in LETTERS.items())
             raise ValueError(f"pattern={text!r}: {'unknown letter ' + repr(wrong[0]) if wrong else 'an empty layer []'}; "
                              f"letters are {known}")
-        times = int(found["times"] or 1)
-        if times < 1:
-            raise ValueError(f"pattern={text!r}: a layer repeated {times} times; use at least 1")
-        units += [unit] * times
+        times = found["times"] or "1"
+        if len(times) > 9 or not 1 <= int(times) <= MOST_LAYERS - len(units):
+            raise ValueError(f"pattern={text!r}: a layer repeated {times} times; use at least 1, and at most "
+                             f"{MOST_LAYERS:,} layers in all")
+        units += [unit] * int(times)
     if not units:
         raise ValueError(f"pattern={text!r}: no layer; write at least one, such as [*-]")
     if borders and borders[-1] == len(units):

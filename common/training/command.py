@@ -1,18 +1,26 @@
 """`python -m papers.<name>.train RECIPE [--key value] [--launch local:4] [--resume RUN] [--config FILE]`."""
 
+import re
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import tyro
 
+from common.checkpoint.manifest import read_manifest
+from common.checkpoint.storage import remove_leavings
 from common.device import choose
 from common.layout import Layout
+from common.training.needs import check_memory
 from common.training.recipe import Recipe
+from common.training.resume import checked_start
 from common.training.run_directory import RunDirectory, load_config
 from data.prepare import prepare, progress_bar
+from data.samples import Samples
 from infra.launch import Launch
 from infra.rank_context import RankContext
 from infra.rank_failure import RankFailure
@@ -56,14 +64,31 @@ def find(module: ModuleType, name: str) -> Recipe:
     return known[name]
 
 
+def guarded(program: str, work: Callable[[], None]) -> None:
+    """Runs a command: what a user or the machine can cause is one line, with exit status 2 for a wrong argument, 1 for
+    a run that failed and 130 for Ctrl-C."""
+    try:
+        work()
+    except ValueError as error:
+        _leave(program, str(error), 2)
+    except RankFailure as error:
+        _leave(program, error.shown(), 1)
+    except OSError as error:
+        _leave(program, str(error), 1)
+    except KeyboardInterrupt as error:
+        _leave(program, str(error) or "interrupted", 130)
+
+
+def _leave(program: str, line: str, status: int) -> NoReturn:
+    print(f"{program}: {line}", file=sys.stderr)
+    sys.exit(status)
+
+
 def main(module: ModuleType, arguments: list[str] | None = None) -> None:
-    """The train command of the paper whose recipes are in `module`; a user's error is one line and exit status 2."""
+    """The train command of the paper whose recipes are in `module`."""
     words = sys.argv[1:] if arguments is None else arguments
     program = f"python -m {module.__name__.removesuffix('.recipes')}.train"
-    try:
-        _main(module, program, words)
-    except (ValueError, RankFailure) as error:
-        sys.exit(f"{program}: {error}")
+    guarded(program, lambda: _main(module, program, words))
 
 
 def _main(module: ModuleType, program: str, words: list[str]) -> None:
@@ -78,9 +103,9 @@ def _main(module: ModuleType, program: str, words: list[str]) -> None:
         if len(words) < 2:
             raise ValueError("--resume needs the run's directory, such as runs/<id>")
         directory = RunDirectory.open(Path(words[1]))
-        recipe = directory.load_config(Recipe)
+        check_paper(directory, program)
         launch = tyro.cli(Resume, prog=f"{program} --resume", args=words[2:]).launch
-        _start(recipe, launch, lambda: directory, resume=True)
+        _start(directory.load_config(Recipe), launch, lambda: directory, resume=True)
         return
     if words[0] == "--config":
         if len(words) < 2:
@@ -93,29 +118,74 @@ def _main(module: ModuleType, program: str, words: list[str]) -> None:
                                                                seed=run.recipe.training.seed, id=run.id), resume=False)
 
 
-def _start(recipe: Recipe, launch_text: str, directory, resume: bool) -> None:
+def check_paper(directory: RunDirectory, program: str) -> None:
+    """ValueError for a run that another paper's command began: its recipes are not those of this one."""
+    begun = re.search(r"papers\.\w+\.train\b", directory.load_environment()["command"])
+    if begun and begun[0] not in program:
+        raise ValueError(f"run {str(directory.path)!r} was begun by {begun[0]}: use python -m {begun[0]} --resume "
+                         f"{directory.path}")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A run's directory, and for one that goes on the checkpoint, and whether that is of the last step."""
+
+    path: str
+    checkpoint: Path | None = None
+    complete: bool = False
+
+
+def _start(recipe: Recipe, launch_text: str, directory: Callable[[], RunDirectory], resume: bool) -> None:
     """Checks everything, prepares the data, makes the run's directory, and only then starts ranks."""
     recipe.check()
     if recipe.grid.cp > 1:
         raise ValueError(f"cp={recipe.grid.cp}: training runs tensor, pipeline and data ranks; use cp=1")
     choose().require(recipe.execution.precision)
-    launch = Launch.parse(launch_text or f"local:{recipe.grid.world}")
-    if launch.size != recipe.grid.world:
-        raise ValueError(f"launch has {launch.size} ranks, the grid needs tp x cp x dp x pp = {recipe.grid.world}: "
-                         f"use --launch local:{recipe.grid.world}, or change --grid")
-    if launch.leads:
-        with progress_bar() as progress:
-            prepare(recipe.data, progress=progress)
-    path = launch.once(lambda: str(directory().path))
-    summary = launch.run(rank, recipe, path, resume, logs=Path(path) / "logs")
+    launch = Launch.parse(launch_text, need=recipe.grid.world)
+    if launch.shares_memory:
+        check_memory(recipe)
+    with ExitStack() as held:
+        ready = launch.once(lambda: _ready(recipe, directory, resume, held))
+        if ready.complete:
+            if launch.leads:
+                print(f"{ready.path} is complete: {recipe.training.steps} of {recipe.training.steps} steps are done")
+            return
+        summary = _run(launch, recipe, ready)
     if launch.leads and summary is not None:
-        print(f"{path}: {summary.steps} steps, loss {summary.loss:.4f}, held-out loss {summary.valid_loss:.4f}, "
+        print(f"{ready.path}: {summary.steps} steps, loss {summary.loss:.4f}, held-out loss {summary.valid_loss:.4f}, "
               f"{summary.tokens_per_s:,.0f} tokens/s" + (", stopped by a signal" if summary.stopped else ""))
 
 
-def rank(context: RankContext, recipe: Recipe, path: str, resume: bool):
+def _ready(recipe: Recipe, directory: Callable[[], RunDirectory], resume: bool, held: ExitStack) -> Ready:
+    """What one process does before any rank starts; `held` keeps other processes out of the run's directory."""
+    with progress_bar() as progress:
+        prepared = prepare(recipe.data, progress=progress)
+    for split in ("train", "valid"):
+        Samples(prepared.tokens(split), recipe.model.sequence, recipe.model.vocab)
+    run = directory()
+    held.enter_context(run.exclusive())
+    if not resume:
+        return Ready(str(run.path))
+    checkpoint = checked_start(run, recipe, prepared)
+    step = read_manifest(checkpoint)["step"]
+    if step < recipe.training.steps:
+        run.add_resume(recipe.training.seed, step)
+    return Ready(str(run.path), checkpoint, step >= recipe.training.steps)
+
+
+def _run(launch: Launch, recipe: Recipe, ready: Ready):
+    try:
+        return launch.run(rank, recipe, ready.path, ready.checkpoint, logs=Path(ready.path) / "logs")
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted; --resume {ready.path} goes on from its last checkpoint, if it has one") from None
+    finally:
+        if launch.leads:
+            remove_leavings(Path(ready.path) / "checkpoints")
+
+
+def rank(context: RankContext, recipe: Recipe, path: str, checkpoint: Path | None):
     """What one rank does."""
     from common.training.loop import train
 
     layout = Layout(recipe.grid, context.rank)
-    return train(recipe, prepare(recipe.data), RunDirectory.open(Path(path)), layout, context.device, resume)
+    return train(recipe, prepare(recipe.data), RunDirectory.open(Path(path)), layout, context.device, checkpoint)

@@ -58,6 +58,15 @@ def from_json(kind: type[T], data: Any, where: str = "") -> T:
     return kind(**{name: _value(hints[name], data[name], prefix + name) for name in names})
 
 
+def differences(one: Any, other: Any, where: str = "") -> list[str]:
+    """The fields, by their names from `where` on, in which two configs as JSON differ."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return [] if one == other else [where]
+    names = {**one, **other}
+    return [found for name in names
+            for found in differences(one.get(name), other.get(name), f"{where}.{name}" if where else name)]
+
+
 def _fields(kind: type) -> list[dataclasses.Field]:
     return [field for field in dataclasses.fields(kind) if field.init]
 

@@ -44,10 +44,10 @@ class Unstable(RuntimeError):
 
 
 def train(recipe: Recipe, prepared: Prepared, directory: RunDirectory, layout: Layout, device: Device,
-          resume: bool = False) -> Summary:
-    """Trains one rank from the start, or from the run's last good checkpoint, to the recipe's last step."""
+          resume: Path | None = None) -> Summary:
+    """Trains one rank from the start, or from a verified checkpoint of the run, to the recipe's last step."""
     loop = Loop(recipe, prepared, directory, layout, device)
-    return loop.run(loop.load() if resume else None)
+    return loop.run(restore(loop.training, resume, loop.facts) if resume else None)
 
 
 class Loop:
@@ -133,16 +133,6 @@ class Loop:
         return store.start_save(self.directory.checkpoints, training.optimizer.state(), self.facts, self.layout, about,
                                 keep=self.recipe.training.keep)
 
-    def load(self) -> int:
-        """Restores the run's last good checkpoint; returns the step to go on from."""
-        folder = store.last_good(self.directory.checkpoints, self.layout)
-        if folder is None:
-            raise ValueError(f"{self.directory.checkpoints} has no checkpoint to resume from: start the run anew")
-        step = restore(self.training, folder, self.facts, self.prepared.report["tokenizer"]["sha256"])
-        if self.layout.rank == 0:
-            self.directory.add_resume(self.recipe.training.seed, step)
-        return step
-
 
 _peak_once = cache(measured_peak)
 
@@ -151,11 +141,9 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def restore(training: Training, folder: Path, facts: dict, tokenizer: str | None = None) -> int:
+def restore(training: Training, folder: Path, facts: dict) -> int:
     """Fills a training from a verified checkpoint folder; returns its step."""
     manifest = store.read_manifest(folder)
-    if tokenizer is not None and manifest["tokenizer"] != tokenizer:
-        raise ValueError(f"{folder} was trained with another tokenizer than the data has: prepare the data as it was")
     store.load(folder, training.optimizer.state(), facts, training.layout)
     training.optimizer.steps = manifest["updates"]
     training.optimizer.publish()

@@ -141,8 +141,10 @@ def _rows(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
+            if type(row["step"]) is not int:
+                raise ValueError("its step is no whole number")
             found.append((line + b"\n", {name: _loose(value) for name, value in row.items()}))
-        except (ValueError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{str(path)!r}, line {number} is damaged: {line[:80]!r}") from error
     return found
 

@@ -7,11 +7,15 @@ from torch import Tensor
 
 from common.parallel.gradients import Gradients, Piece
 from common.parameters import Slice
+from common.ranges import ABOVE_ZERO, ABOVE_ZERO_OR_INF, BELOW_ONE, FROM_ZERO, check_ranges
 
 
 @dataclass(frozen=True)
 class AdamWConfig:
-    """Decoupled weight decay (arXiv:1711.05101), on matrices alone: the parameters' facts say which."""
+    """Decoupled weight decay (arXiv:1711.05101), on matrices alone: the parameters' facts say which.
+
+    clip: largest global norm of the gradient; inf turns clipping off.
+    """
 
     beta1: float = 0.9
     beta2: float = 0.95
@@ -20,12 +24,8 @@ class AdamWConfig:
     clip: float = 1.0
 
     def __post_init__(self):
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: use a value from 0 up to, not including, 1")
-        if self.eps <= 0 or self.clip <= 0 or self.weight_decay < 0:
-            raise ValueError(f"eps={self.eps}, clip={self.clip}, weight_decay={self.weight_decay}: "
-                             "eps and clip must be above 0, weight_decay not below (clip=inf turns clipping off)")
+        check_ranges(self, {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "eps": ABOVE_ZERO, "clip": ABOVE_ZERO_OR_INF,
+                            "weight_decay": FROM_ZERO})
 
 
 class Optimizer:

@@ -5,11 +5,14 @@ from dataclasses import dataclass, field, replace
 from common.grid import Grid
 from common.models.config import LanguageModelConfig
 from common.pipeline.schedules import make
+from common.ranges import COUNT, WHOLE, check_ranges
 from common.training.optimizer import AdamWConfig
 from common.training.schedules import LearningRate
 from common.training.step import Execution
 from data.config import DataConfig
 from data.samples import check_batch
+
+MOST_MICRO_BATCHES = 100_000  # a schedule lists each of them
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,8 @@ class TrainingConfig:
     tensorboard: bool = False
 
     def __post_init__(self):
-        for name in ("steps", "batch", "micro_batch", "keep", "patience"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: needs at least 1")
-        for name in ("seed", "evaluate_every", "evaluate_sequences", "save_every"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)}: needs at least 0")
+        check_ranges(self, dict.fromkeys(("steps", "batch", "micro_batch", "keep", "patience"), COUNT))
+        check_ranges(self, dict.fromkeys(("seed", "evaluate_every", "evaluate_sequences", "save_every"), WHOLE))
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,10 @@ class Recipe:
         """Cross-field checks; raises ValueError before any process starts."""
         self.execution.check(self.model, self.grid)
         check_batch(self.training.batch, self.grid.dp, self.training.micro_batch)
+        if self.micro_batches > MOST_MICRO_BATCHES:
+            raise ValueError(f"batch={self.training.batch} with micro_batch={self.training.micro_batch} and dp={self.grid.dp}: "
+                             f"{self.micro_batches:,} micro-batches a step for each data rank; use at most "
+                             f"{MOST_MICRO_BATCHES:,}")
         make(self.execution.schedule, self.grid.pp, self.execution.chunks, self.micro_batches)
         if self.model.vocab < self.data.vocab:
             raise ValueError(f"model.vocab={self.model.vocab} is smaller than data.vocab={self.data.vocab}: "

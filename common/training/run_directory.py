@@ -7,6 +7,7 @@
     tb/  checkpoints/  logs/
 """
 
+import fcntl
 import json
 import os
 import re
@@ -15,6 +16,8 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -109,9 +112,37 @@ class RunDirectory:
         """This run's config as an instance of `kind`."""
         return load_config(self.config, kind)
 
+    def load_environment(self) -> dict[str, Any]:
+        """What env.json holds. ValueError, naming the file, where it is damaged."""
+        try:
+            content = json.loads(self.environment.read_text(encoding="utf-8"))
+            if isinstance(content["resumes"], list) and isinstance(content["command"], str):
+                return content
+            reason = "resumes must be a list and command a string"
+        except OSError as error:
+            reason = error.strerror
+        except (ValueError, KeyError, TypeError) as error:
+            reason = repr(error)
+        raise ValueError(f"{str(self.environment)!r} is damaged ({reason}): start a new run with --config "
+                         f"{self.config}")
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """While it lasts no other process trains in this directory; the lock goes with the process that holds it.
+
+        ValueError where another one does. It lies on config.json, the one file that a run never writes again.
+        """
+        with self.config.open("rb+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"run {str(self.path)!r} is in use: another process trains in it; wait for its end, "
+                                 "or stop it") from None
+            yield
+
     def add_resume(self, seed: int, step: int, command: str | None = None) -> None:
         """Note in env.json that the run goes on from `step` in this process."""
-        content = json.loads(self.environment.read_text())
+        content = self.load_environment()
         content["resumes"].append({"step": step} | environment(seed, command))
         write_text(self.environment, _dump(content))
 

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from common.ranges import COUNT, FROM_ZERO, WHOLE, check_ranges
+
 DECAYS = ("cosine", "linear", "constant")
 
 
@@ -24,11 +26,10 @@ class LearningRate:
     def __post_init__(self) -> None:
         if self.decay not in DECAYS:
             raise ValueError(f"decay={self.decay!r}: use one of {', '.join(DECAYS)}")
-        if not 0 <= self.floor <= self.peak:
+        check_ranges(self, {"peak": FROM_ZERO, "floor": FROM_ZERO, "total": COUNT, "warmup": WHOLE})
+        if self.floor > self.peak:
             raise ValueError(f"floor={self.floor} must be between 0 and peak={self.peak}")
-        if self.total < 1:
-            raise ValueError(f"total={self.total}: needs at least 1")
-        if not 0 <= self.warmup <= self.total:
+        if self.warmup > self.total:
             raise ValueError(f"warmup={self.warmup} must be between 0 and total={self.total}")
 
     def at(self, done: int, width: int = 1) -> float:

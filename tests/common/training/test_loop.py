@@ -20,6 +20,7 @@ from common.training import loop
 from common.training.command import rank
 from common.training.metrics import read_metrics
 from common.training.recipe import Recipe
+from common.training.resume import checked_start
 from common.training.run_directory import RunDirectory
 from data.prepare import prepare
 from tests.common.training.small_run import recipe, start, with_grid, write_text
@@ -35,7 +36,9 @@ def text(tmp_path_factory):
 
 
 def serial(base: Recipe, directory: RunDirectory, resume: bool = False) -> loop.Summary:
-    return loop.train(base, prepare(base.data), directory, SERIAL, choose("cpu"), resume)
+    prepared = prepare(base.data)
+    checkpoint = checked_start(directory, base, prepared) if resume else None
+    return loop.train(base, prepared, directory, SERIAL, choose("cpu"), checkpoint)
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -78,7 +81,7 @@ def test_resume_under_another_layout_goes_on_alike(text, tmp_path):
     serial(base, whole), serial(base, moved)
     cut_back(moved, 4)
     wide = with_grid(base, Grid(tp=2, dp=2), sequence_parallel=True)
-    ranks(4, rank, wide, str(moved.path), True)
+    ranks(4, rank, wide, str(moved.path), checked_start(moved, wide, prepare(wide.data)))
     for one, other in zip(steps(whole), steps(moved), strict=True):
         assert other == pytest.approx(one, rel=1e-5)
 
@@ -87,7 +90,7 @@ def test_tensor_parallel_run_logs_the_same_losses(text, tmp_path):
     base = recipe(text)
     one, two = start(base, tmp_path, "one"), start(base, tmp_path, "two")
     serial(base, one)
-    ranks(2, rank, with_grid(base, Grid(tp=2), sequence_parallel=True), str(two.path), False)
+    ranks(2, rank, with_grid(base, Grid(tp=2), sequence_parallel=True), str(two.path), None)
     for a, b in zip(steps(one), steps(two), strict=True):
         assert b == pytest.approx(a, rel=1e-5)
 
@@ -134,7 +137,7 @@ def test_checkpoint_of_another_model_names_the_tensor(text, tmp_path):
     serial(base, directory)
     other = replace(base, model=replace(base.model, ffn=64))
     with pytest.raises(CheckpointError, match=r"mlp.*\[128, 32\].*\[64, 32\]"):
-        serial(other, directory, resume=True)
+        loop.train(other, prepare(base.data), directory, SERIAL, choose("cpu"), directory.checkpoints / "step-00000006")
 
 
 def test_signal_stops_after_the_step_with_a_checkpoint(text, tmp_path, monkeypatch):

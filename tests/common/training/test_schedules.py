@@ -83,11 +83,11 @@ def test_the_middle_of_a_cosine_is_the_mean():
 @pytest.mark.parametrize("changes, message", [
     ({"decay": "square"}, "decay='square': use one of cosine, linear, constant"),
     ({"floor": 2.0}, "floor=2.0 must be between 0 and peak=1.0"),
-    ({"floor": -1.0}, "floor=-1.0 must be between 0"),
-    ({"total": 0}, "total=0: needs at least 1"),
+    ({"floor": -1.0}, "floor=-1.0: use a finite number of at least 0"),
+    ({"total": 0}, "total=0: use a whole number of at least 1"),
     ({"warmup": 11}, "warmup=11 must be between 0 and total=10"),
-    ({"warmup": -1}, "warmup=-1 must be"),
-    ({"peak": math.nan}, "must be between 0 and peak=nan"),
+    ({"warmup": -1}, "warmup=-1: use a whole number"),
+    ({"peak": math.nan}, "peak=nan: use a finite number"),
 ])
 def test_learning_rates_that_cannot_be_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
