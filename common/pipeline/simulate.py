@@ -6,6 +6,7 @@ Times are exact: event after event, in whatever numbers the costs are. Integers 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import inf
 from numbers import Number, Rational
 
 import numpy as np
@@ -80,7 +81,13 @@ def simulate(
     pause = list(overhead) if isinstance(overhead, Sequence | np.ndarray) else [overhead] * schedule.ranks
     if len(pause) != schedule.ranks:
         raise ValueError(f"overhead: {len(pause)} values for {schedule.ranks} ranks")
-    start, left = play(events, cost, _delays(events, messages), pause, buffers)
+    delay = _delays(events, messages)
+    for what, times in (("costs", cost), ("messages", delay), ("overhead", pause)):
+        if wrong := [time for time in times if not 0 <= time < inf]:
+            raise ValueError(f"{what}: {wrong[0]}: a time is a finite number of at least 0")
+    if buffers is not None and buffers < 1:
+        raise ValueError(f"buffers={buffers}: a channel needs at least 1, or None for no limit")
+    start, left = play(events, cost, delay, pause, buffers)
     if None in left:
         stuck = left.index(None)
         raise ValueError(f"schedule {schedule.name}: {events.describe(stuck)} never comes to its end: validate it")
@@ -115,6 +122,8 @@ def peak_held(schedule: Schedule, size: Number | Sequence[Number] | Callable[[in
 
 
 def _ratio(part: Number, whole: Number) -> Number:
+    if not whole:
+        return 0
     exact = isinstance(part, Rational) and isinstance(whole, Rational)
     return Fraction(part) / Fraction(whole) if exact else part / whole
 
@@ -142,8 +151,6 @@ def _costs(events: Events, costs: Costs) -> list:
         table = {code * schedule.stages + stage: time for code in used
                  for stage, time in enumerate(_of_kind(schedule, costs, NAMES[code]))}
         found = [table[key] for key in (events.kind * schedule.stages + events.stage).tolist()]
-    if found and min(found) < 0:
-        raise ValueError(f"costs: {min(found)}: a time is at least 0")
     return found
 
 

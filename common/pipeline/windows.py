@@ -54,6 +54,8 @@ def largest_windows(schedule: Schedule, room: Sequence[float], size: Callable[[i
     size: what one micro-batch holds in a stage, a function of (stage, flags of its forward), in the unit of room; a kept
     one holds no less than a recomputed one. Raises ValueError where not even recomputing all of them fits.
     """
+    if len(room) != schedule.ranks or not all(most >= 0 for most in room):
+        raise ValueError(f"room={tuple(room)}: needs a number of 0 or more for each of the {schedule.ranks} ranks")
     low, high = [0] * schedule.ranks, list(peak_held(schedule))
     least = peak_held(keep_some(schedule, low), size)
     for rank, (peak, most) in enumerate(zip(least, room, strict=True)):

@@ -69,6 +69,17 @@ def test_a_wrong_variable_is_named_with_its_value(torchrun_environment, name, va
         Launch.parse("torchrun", kind="cpu")
 
 
+def test_another_number_of_ranks_than_the_grids_is_refused_before_ranks_look_for_each_other(torchrun_environment):
+    with pytest.raises(ValueError, match="launch has 2 ranks, the grid needs .* 1: start 1 ranks"):
+        Launch.parse("torchrun", kind="cpu", need=1)
+
+
+def test_a_host_that_nobody_knows_is_named(torchrun_environment):
+    torchrun_environment.setenv("MASTER_ADDR", "no.such.host.invalid")
+    with pytest.raises(ValueError, match="MASTER_ADDR 'no.such.host.invalid' is not known"):
+        Launch.parse("torchrun", kind="cpu")
+
+
 def test_a_port_in_use_is_named(torchrun_environment):
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]

@@ -1,5 +1,6 @@
 """The simulator against a clock that ticks, and against the bubbles and memory that the papers state."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from common.pipeline.schedule import KEEP, Schedule, pack
 from common.pipeline.schedules import forward_only, gpipe, interleaved, one_f_one_b, zb_h1
 from common.pipeline.simulate import peak_held, simulate
+from common.pipeline.windows import largest_windows
 from tests.common.pipeline.sizes import chunks, interleavings, micro_batches, quick, ranks, schedules, times
 from tests.common.pipeline.ticks import tick
 
@@ -145,3 +147,30 @@ def test_a_schedule_that_gets_stuck_is_refused(p):
     turned = good.actions[0][::-1].copy()
     with pytest.raises(ValueError, match="rank 0, action 0 .*never comes to its end"):
         simulate(Schedule("turned", p, 1, 2, (turned, *good.actions[1:])), {"forward": 1, "backward": 1})
+
+
+NUMBERS = (math.nan, -1, math.inf)
+
+
+@pytest.mark.parametrize("what", [
+    *({"costs": {"forward": x, "backward": 2}} for x in NUMBERS),
+    *({"costs": {"forward": [1, x, 1], "backward": 2}} for x in NUMBERS),
+    *({"messages": x} for x in NUMBERS), *({"messages": lambda a, b, x=x: x} for x in NUMBERS),
+    *({"overhead": x} for x in NUMBERS), *({"overhead": [0, x, 0]} for x in NUMBERS),
+    {"buffers": 0}, {"buffers": -1},
+])
+def test_numbers_that_are_no_times_are_refused_by_name(what):
+    (name,) = what
+    with pytest.raises(ValueError, match=f"^{name}"):
+        simulate(one_f_one_b(3, 4), **{"costs": {"forward": 1, "backward": 2}} | what)
+
+
+def test_a_schedule_that_takes_no_time_is_never_idle():
+    played = simulate(one_f_one_b(3, 4), {"forward": 0, "backward": 0})
+    assert (played.makespan, played.idle_over_ideal, played.idle_share) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("room", [[math.nan] * 3, [1.0], [-1.0] * 3])
+def test_room_that_is_no_number_for_each_rank_is_refused(room):
+    with pytest.raises(ValueError, match="^room="):
+        largest_windows(one_f_one_b(3, 4), room, lambda stage, flags: 1)
