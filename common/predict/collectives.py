@@ -142,13 +142,12 @@ class Communication:
         """Every rank sends a part to every other, inside the node and across it at the same time."""
         part = size / span.ranks
         outside = span.ranks - span.each
-        inner = self.node.link.latency + (span.each - 1) * part / self.node.link.rate
+        inner = self.node.link.latency + (span.each - 1) * (part / self.node.link.rate + _least_step(self.node.link))
         if not outside:
-            return inner + (span.each - 1) * min(p.ring_step for p in self.node.link.protocols)
+            return inner
         link = self._between_nodes()
         rate = self._network_rate(span.each) / span.each
-        return max(inner, link.latency + outside * part / rate) + (span.nodes - 1) * min(
-            p.ring_step for p in link.protocols)
+        return max(inner, link.latency + outside * part / rate + (span.nodes - 1) * _least_step(link))
 
     def _corrected(self, name: str, size: float, span: Span, modelled: float) -> float:
         """With what was measured inside a node of this kind.
@@ -165,7 +164,13 @@ class Communication:
         measured = _between(size, self._tables["all_reduce", ranks])
         there = Span(ranks, 1, ranks)
         ratio = measured / self._modelled("all_reduce", size, there)
+        if name in HALF and self.node.link.multicast:
+            ratio = max(ratio, 1.0)  # switches that sum speed up all-reduces alone
         return modelled * (ratio if len(self._tables) > 1 else geometric_mean([ratio, 1.0]))
+
+
+def _least_step(link: Link) -> float:
+    return min(p.ring_step for p in link.protocols)
 
 
 def _tree_share(protocol: str, size: float) -> float:

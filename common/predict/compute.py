@@ -78,7 +78,8 @@ class Compute:
     def _attention(self, operation: Operation) -> float:
         """Fused attention over the causal half of the square.
 
-        Its rate tends to a share of the peak as sequence and head dim grow (arXiv:2407.08608, figures 5 and 6).
+        Its rate tends to a share of the peak as sequence and head dim grow (arXiv:2407.08608, figures 5 and 6); what it reads
+        and writes meanwhile is in those measured rates.
         """
         query = next(shape for shape in operation.inputs if len(shape) == 4)
         length, dim = query[-2:]
@@ -88,7 +89,7 @@ class Compute:
         if generation is not None:
             share = generation.backward if "backward" in operation.name else generation.forward
         share *= length / (length + self.constants.attention_start) * dim / (dim + self.constants.attention_dim)
-        return CAUSAL * operation.flops / (peak * share) + self._moving(operation)
+        return max(CAUSAL * operation.flops / (peak * share), self._moving(operation))
 
 
 def shape_of(product: Operation, whole: Operation | None = None) -> Shape:
