@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +19,7 @@ from typing import Any, Self
 from common.device import Device, available_memory, choose, device_count, physical_cores
 from infra import messages
 from infra.rank_failure import RankFailure, RankReport, RankTimeout, report_death, root_cause
-from infra.rank_process import RELEASE, STACK_SIGNAL, RankCall, RankStart, RankStreams, rank_main
+from infra.rank_process import GROUP_SIGNALS, RELEASE, STACK_SIGNAL, RankCall, RankStart, RankStreams, rank_main
 from infra.terminal import RankOutput
 
 RANKS_PER_CORE = 8
@@ -253,14 +253,18 @@ def _kill(processes: list[multiprocessing.process.BaseProcess]) -> None:
 def _start_fork_server(preload: list[str]) -> None:
     """Start the process that ranks are forked from, if it does not run yet.
 
-    It gets this process's import path in its environment, or it would not find what to preload.
+    It gets this process's import path in its environment, or it would not find what to preload. Signals to the
+    whole process group are this process's to pass on: they are blocked there, until a rank lets them in.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(preload)
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    resource_tracker.ensure_running()  # which would lift the block
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
     try:
         forkserver.ensure_running()
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         del os.environ["PYTHONPATH"]
         if before is not None:
             os.environ["PYTHONPATH"] = before

@@ -24,6 +24,8 @@ from infra.rank_failure import report_exception
 # A rank that is done keeps its connections open this long for what its peers have still to read.
 LINGER_SECONDS = 2.0
 STACK_SIGNAL = signal.SIGQUIT
+# What a terminal or a scheduler sends to a whole process group.
+GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 # Sent to every rank once all have answered.
 RELEASE = b""
 
@@ -95,6 +97,7 @@ def _serve(context: RankContext, data: bytes, link: Connection) -> None:
 def _prepare(start: RankStart, streams: RankStreams) -> None:
     # A group of its own: Ctrl-C reaches the launcher alone, and what the rank starts ends with it.
     os.setpgid(0, 0)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
     _end_with_parent()
     os.environ.clear()
     os.environ.update(start.environment)

@@ -112,7 +112,7 @@ class Output(nn.Module):
         """This rank's slice of the vocabulary, (S, B, V/tp); the last ranks' padding columns are meaningless."""
         y = self.norm(tag(x_sBH, "output.norm_input"))
         (logits,) = column_linear(tag(y, "output.projection_input"), [self.weight], [None], self.context.tp,
-                                  self.context.scattered)
+                                  self.context.scattered, self.context.overlap)
         return logits
 
     def forward(self, x_sBH: Tensor, record: Record) -> LossTerm:

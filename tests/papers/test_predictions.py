@@ -27,8 +27,10 @@ FOUND = points(LISTED)
 
 def published(paper: str) -> dict[str, dict]:
     """Values by claim, as the file has them."""
-    return {claim["id"]: claim.get("values", {}) for claim in
-            tomllib.loads((FOLDER / paper / "published.toml").read_text(encoding="utf-8"))["claim"]}
+    return {
+        claim["id"]: claim.get("values", {})
+        for claim in tomllib.loads((FOLDER / paper / "published.toml").read_text(encoding="utf-8"))["claim"]
+    }
 
 
 def results(paper: str) -> dict[str, list[float]]:
@@ -41,7 +43,12 @@ def results(paper: str) -> dict[str, list[float]]:
 
 
 def point(value: float, ours: float, unit: str = "s", table: str = "Table 1", **more) -> Point:
-    settings = {"paper": "sample", "claim": "x", "fitted": False, "simple": (2 * value, 3 * value, 4 * value)} | more
+    settings = {
+        "paper": "sample",
+        "claim": "x",
+        "fitted": False,
+        "simple": (2 * value, 3 * value, 4 * value),
+    } | more
     return Point(table=table, unit=unit, published=value, ours=ours, **settings)
 
 
@@ -96,16 +103,21 @@ class Linear:
         yield Series("throughput-280-nodes", self.key, "t", lambda: (None,), self.unit)
 
     def of(self, recipe, software):
-        return SimpleNamespace(seconds=software * self.alone,
-                               flops_per_second=lambda scope: 1e12 / (software * self.alone))
+        return SimpleNamespace(
+            seconds=software * self.alone, flops_per_second=lambda scope: 1e12 / (software * self.alone)
+        )
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.0, 1.234])
 def test_fitting_finds_the_factor(factor):
     value = published("mt_nlg")["throughput-280-nodes"]
     assert fit.fit(Linear(value["iteration_time_s"] / factor)) == pytest.approx(factor, abs=1e-4)
-    rate = Linear(1 / value["tflops_per_gpu"] / factor, unit="TFLOP/s per GPU", key="tflops_per_gpu",
-                  fitted="throughput-280-nodes/tflops_per_gpu")
+    rate = Linear(
+        1 / value["tflops_per_gpu"] / factor,
+        unit="TFLOP/s per GPU",
+        key="tflops_per_gpu",
+        fitted="throughput-280-nodes/tflops_per_gpu",
+    )
     assert fit.fit(rate) == pytest.approx(factor, abs=1e-4)
 
 
@@ -127,14 +139,17 @@ def test_storing_changes_the_factors_alone(tmp_path, monkeypatch):
     assert len([1 for a, b in lines if a != b]) == 2
 
 
-@pytest.mark.parametrize("pairs, right", [
-    ([(1, 1), (2, 2), (3, 3)], (3, 3)),
-    ([(1, 3), (2, 2), (3, 1)], (0, 3)),
-    ([(1, 1), (2, 3), (3, 2)], (2, 3)),
-    ([(100, 2), (104, 1), (200, 3)], (2, 2)),  # the first two are published within 5 %
-    ([(100, 1), (106, 1)], (0, 1)),  # the same for both is not an order
-    ([(1, 1)], (0, 0)),
-])
+@pytest.mark.parametrize(
+    "pairs, right",
+    [
+        ([(1, 1), (2, 2), (3, 3)], (3, 3)),
+        ([(1, 3), (2, 2), (3, 1)], (0, 3)),
+        ([(1, 1), (2, 3), (3, 2)], (2, 3)),
+        ([(100, 2), (104, 1), (200, 3)], (2, 2)),  # the first two are published within 5 %
+        ([(100, 1), (106, 1)], (0, 1)),  # the same for both is not an order
+        ([(1, 1)], (0, 0)),
+    ],
+)
 def test_order_of_pairs(pairs, right):
     assert order_right([point(*pair) for pair in pairs]) == right
 
@@ -145,17 +160,36 @@ def test_order_is_not_asked_across_units():
 
 def test_summary_by_hand():
     """Errors 10, 20, 40 %, the fitted row left out; the baselines are off by 100, 200 and 300 %."""
-    chosen = [point(1, 1.1), point(2, 1.6), point(4, 5.6), point(10, 99, fitted=True), point(3, 3, table="Table 2")]
+    chosen = [
+        point(1, 1.1),
+        point(2, 1.6),
+        point(4, 5.6),
+        point(10, 99, fitted=True),
+        point(3, 3, table="Table 2"),
+    ]
     first, second, all_of_it = summary(chosen)
-    assert first == ["sample", "Table 1", "3", "20.0", "40.0", *(["100.0"] * 2), *(["200.0"] * 2), *(["300.0"] * 2), "6 of 6"]
+    assert first == [
+        "sample",
+        "Table 1",
+        "3",
+        "20.0",
+        "40.0",
+        *(["100.0"] * 2),
+        *(["200.0"] * 2),
+        *(["300.0"] * 2),
+        "6 of 6",
+    ]
     assert second[:5] == ["sample", "Table 2", "1", "0.0", "0.0"] and second[-1] == ""
     assert all_of_it[:5] == ["sample", "all", "4", "15.0", "40.0"]
 
 
 def test_order_of_figures_is_asked_within_each():
     """Across the two figures it is wrong twice; within them never."""
-    chosen = [point(a, b, table=f"Figure 1{i}") for i, rows in enumerate([[(1, 1), (2, 2)], [(1.5, 5), (3, 6)]], 1)
-              for a, b in rows]
+    chosen = [
+        point(a, b, table=f"Figure 1{i}")
+        for i, rows in enumerate([[(1, 1), (2, 2)], [(1.5, 5), (3, 6)]], 1)
+        for a, b in rows
+    ]
     assert [line for line in summary(chosen) if line[1] == "Figures 11 to 18"][0][-1] == "2 of 2"
 
 
@@ -180,7 +214,9 @@ def test_baselines_err_as_little_as_they_can():
         mine = [p for p in FOUND if p.paper == paper.paper]
         by_table, whole, law = ([_log(p, which) for p in mine] for which in range(3))
         for table in {p.table for p in mine}:
-            assert sum(e for e, p in zip(by_table, mine, strict=True) if p.table == table) == pytest.approx(0, abs=1e-9)
+            assert sum(e for e, p in zip(by_table, mine, strict=True) if p.table == table) == pytest.approx(
+                0, abs=1e-9
+            )
         assert sum(whole) == pytest.approx(0, abs=1e-9)
         squares = [sum(e * e for e in errors) for errors in (by_table, whole, law)]
         assert squares[0] <= squares[1] + 1e-12 and squares[2] <= squares[1] + 1e-12
@@ -201,7 +237,8 @@ def test_the_page_has_every_paper_and_every_miss():
             if row.claim.kind == "predicted" and row.verdict == "missed":
                 assert f"{paper.name}, {row.claim.group}: {row.claim.what}" in page and row.cause in page
     assert page.count('class="finding missed"') == sum(
-        row.claim.kind == "predicted" and row.verdict == "missed" for _, rows in LISTED for row in rows)
+        row.claim.kind == "predicted" and row.verdict == "missed" for _, rows in LISTED for row in rows
+    )
     assert "<img" in page and all(name in page for name in COLUMNS)
 
 
@@ -209,7 +246,9 @@ def test_the_block_of_the_readme_is_the_table():
     text = markdown(FOUND)
     head, rule, *lines = text.split("\n\n")[0].splitlines()
     assert head.split(" | ")[1] == COLUMNS[1] and rule.count("---") == len(COLUMNS)
-    assert [re.split(r" ?\| ?", line)[1:-1] for line in lines] == [[c for c in line] for line in summary(FOUND)]
+    assert [re.split(r" ?\| ?", line)[1:-1] for line in lines] == [
+        [c for c in line] for line in summary(FOUND)
+    ]
     assert markdown([]) == "Not run yet." and section([]) == ""
 
 

@@ -1,6 +1,7 @@
 """The executor on toy stages, whose results one process computes by plain autograd."""
 
 import gc
+import time
 import weakref
 
 import pytest
@@ -138,3 +139,26 @@ def test_scatter_gather_cuts_the_bytes_on_the_wire_by_the_tensor_size():
 def test_a_schedule_of_another_size_is_refused():
     with pytest.raises(ValueError, match="is for pp=2, 1 chunks and 4 micro-batches; here are pp=1, 1 and 3"):
         Pipeline([Toy(0, 1)], SERIAL).run(make("1f1b", 2, 1, 4), micro_batches(3))
+
+
+def under_way(context, overlap: bool) -> list[int]:
+    """Messages on their way from this rank when each of its passes begins; its peer takes its time over every pass."""
+    p, m = 2, 4
+    toy, counts = Toy(context.rank, p), []
+
+    def forward(record, carry):
+        boxes = (pipeline._activations_out, pipeline._gradients_out)
+        counts.append(sum(len(box._under_way) for box in boxes if box))
+        time.sleep(0.02 * context.rank)
+        return toy(record, carry)
+
+    forward.carry = toy.carry
+    pipeline = Pipeline([forward], Layout(Grid(pp=p), context.rank), overlap=overlap)
+    pipeline.run(make("gpipe", p, 1, m), micro_batches(m), lambda terms: terms["toy"].sum)
+    return counts
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_messages_have_left_before_the_next_pass_unless_they_overlap(overlap):
+    (first, _) = ranks(2, under_way, overlap)
+    assert (max(first) > 0) == overlap

@@ -49,8 +49,12 @@ def test_rate_and_number_are_inverse(unit, value):
 @pytest.mark.parametrize("unit", MEASURES)
 def test_rates_are_those_of_a_prediction(unit):
     """What series read off a prediction, turned to FLOP/s of a rank, is what the prediction says of it."""
-    found = predict(recipe(replace(GPT, vocab=512), GRID, batch=8, recompute="full"), selene(), PlainCosts(per_flop=1e-9))
-    assert rate(found.recipe, unit, MEASURES[unit](found)) == pytest.approx(found.flops_per_second("hardware"))
+    found = predict(
+        recipe(replace(GPT, vocab=512), GRID, batch=8, recompute="full"), selene(), PlainCosts(per_flop=1e-9)
+    )
+    assert rate(found.recipe, unit, MEASURES[unit](found)) == pytest.approx(
+        found.flops_per_second("hardware")
+    )
 
 
 def test_a_rate_by_hand():
@@ -60,7 +64,11 @@ def test_a_rate_by_hand():
     assert rate(found, "TFLOP/s per GPU", 140.0) == 140e12
 
 
-@given(st.floats(1e-3, 1e3), st.floats(-1.5, 1.5), st.lists(st.integers(64, 30000), min_size=2, max_size=6, unique=True))
+@given(
+    st.floats(1e-3, 1e3),
+    st.floats(-1.5, 1.5),
+    st.lists(st.integers(64, 30000), min_size=2, max_size=6, unique=True),
+)
 def test_a_power_law_is_recovered_from_its_own_points(a, b, hidden):
     law = power_law(hidden, [a * h**b for h in hidden])
     for h in (*hidden, 100, 20000):
@@ -76,16 +84,24 @@ def test_one_hidden_size_leaves_a_constant():
 def test_the_constant_is_the_best_one(rates, factor):
     def loss(x: float) -> float:
         return sum(math.log(r / x) ** 2 for r in rates)
+
     best = constant(rates)
-    assert min(rates) * (1 - 1e-9) <= best <= max(rates) * (1 + 1e-9) and loss(best) <= loss(factor * best) + 1e-12
+    assert (
+        min(rates) * (1 - 1e-9) <= best <= max(rates) * (1 + 1e-9)
+        and loss(best) <= loss(factor * best) + 1e-12
+    )
 
 
-@given(st.lists(st.tuples(st.integers(64, 30000), st.floats(1.0, 1e3)), min_size=2, max_size=6), st.floats(0.5, 2.0),
-       st.floats(-0.5, 0.5))
+@given(
+    st.lists(st.tuples(st.integers(64, 30000), st.floats(1.0, 1e3)), min_size=2, max_size=6),
+    st.floats(0.5, 2.0),
+    st.floats(-0.5, 0.5),
+)
 def test_the_power_law_is_the_best_one(points, factor, tilt):
     hidden, rates = zip(*points, strict=True)
 
     def loss(of) -> float:
         return sum(math.log(r / of(h)) ** 2 for h, r in points)
+
     law = power_law(hidden, rates)
     assert loss(law) <= loss(lambda h: factor * law(h) * (h / 1000) ** tilt) + 1e-9

@@ -30,16 +30,43 @@ def bus(record: Cluster, name: str, size: float, ranks: int) -> float:
     return 1e-9 * factor * size / Communication(record).seconds(name, size, range(ranks))
 
 
-@pytest.mark.parametrize("record, ranks, size, measured, within", [
-    (SELENE, 32, 8 * GIB, 192, 0.03),  # NVIDIA/nccl, issue 812: DGX A100, eight cards of 200 Gbit/s
-    (SELENE, 8, 4 * GIB, 232.5, 0.03),  # NVIDIA/nccl, issue 1048: one node
-    (with_cards(SELENE, 4), 16, 8 * GIB, 91, 0.06),  # NVIDIA/nccl-tests, issue 100: two nodes with four cards
-    (with_cards(SELENE, 4), 24, 128 * MIB, 96, 0.12),  # NVIDIA/nccl-tests, issue 119: three nodes with four cards
-    (with_cards(SELENE, 1), 96, 8 * GIB, 24, 0.03),  # NVIDIA/nccl, issue 412: what one card of 200 Gbit/s should bring
-    (with_cards(cluster("dgx1_v100_32gb"), 1), 32, 8 * GIB, 12.2, 0.03),  # NVIDIA/nccl-tests, issue 29: one of 100 Gbit/s
-    (cluster("dgx1_v100_32gb"), 32, 8 * GIB, 48, 0.03),  # there: DGX-1 with its four
-    (H100, 8, 16 * GIB, 480, 0.15),  # NVIDIA/nccl-tests, issue 212: the switches sum
-])
+@pytest.mark.parametrize(
+    "record, ranks, size, measured, within",
+    [
+        (SELENE, 32, 8 * GIB, 192, 0.03),  # NVIDIA/nccl, issue 812: DGX A100, eight cards of 200 Gbit/s
+        (SELENE, 8, 4 * GIB, 232.5, 0.03),  # NVIDIA/nccl, issue 1048: one node
+        (
+            with_cards(SELENE, 4),
+            16,
+            8 * GIB,
+            91,
+            0.06,
+        ),  # NVIDIA/nccl-tests, issue 100: two nodes with four cards
+        (
+            with_cards(SELENE, 4),
+            24,
+            128 * MIB,
+            96,
+            0.12,
+        ),  # NVIDIA/nccl-tests, issue 119: three nodes with four cards
+        (
+            with_cards(SELENE, 1),
+            96,
+            8 * GIB,
+            24,
+            0.03,
+        ),  # NVIDIA/nccl, issue 412: what one card of 200 Gbit/s should bring
+        (
+            with_cards(cluster("dgx1_v100_32gb"), 1),
+            32,
+            8 * GIB,
+            12.2,
+            0.03,
+        ),  # NVIDIA/nccl-tests, issue 29: one of 100 Gbit/s
+        (cluster("dgx1_v100_32gb"), 32, 8 * GIB, 48, 0.03),  # there: DGX-1 with its four
+        (H100, 8, 16 * GIB, 480, 0.15),  # NVIDIA/nccl-tests, issue 212: the switches sum
+    ],
+)
 def test_bandwidth_of_long_all_reduces(record, ranks, size, measured, within):
     assert bus(record, "all_reduce", size, ranks) == pytest.approx(measured, rel=within)
 
@@ -98,7 +125,12 @@ def test_more_nodes_are_never_faster(name, what):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(sorted(ALL)), st.sampled_from(NAMES), st.sampled_from([1024, MIB, 100 * MIB]), st.integers(2, 8))
+@given(
+    st.sampled_from(sorted(ALL)),
+    st.sampled_from(NAMES),
+    st.sampled_from([1024, MIB, 100 * MIB]),
+    st.integers(2, 8),
+)
 def test_a_group_inside_a_node_does_not_know_the_network(name, what, size, ranks):
     record = ALL[name].cluster
     ranks = range(min(ranks, record.node.ranks))
@@ -139,7 +171,9 @@ def test_all_to_all_sends_each_part_once():
 
 def test_an_oversubscribed_core_is_slower():
     narrow = replace(SELENE, network=replace(SELENE.network, oversubscription=2.0))
-    assert bus(narrow, "all_gather", GIB, 64) == pytest.approx(bus(SELENE, "all_gather", GIB, 64) / 2, rel=0.03)
+    assert bus(narrow, "all_gather", GIB, 64) == pytest.approx(
+        bus(SELENE, "all_gather", GIB, 64) / 2, rel=0.03
+    )
 
 
 @pytest.mark.parametrize("what", NAMES)
@@ -148,35 +182,58 @@ def test_one_rank_and_no_bytes_are_free(what):
     assert network.seconds(what, GIB, (5,)) == network.seconds(what, 0, range(16)) == 0.0
 
 
-@pytest.mark.parametrize("call", [
-    lambda network: network.seconds("all_reduce", MIB, range(16)),
-    lambda network: network.seconds("all_to_all", MIB, (7, 8)),
-    lambda network: network.transfer(MIB, 0, 8),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda network: network.seconds("all_reduce", MIB, range(16)),
+        lambda network: network.seconds("all_to_all", MIB, (7, 8)),
+        lambda network: network.transfer(MIB, 0, 8),
+    ],
+)
 def test_several_nodes_without_a_network_are_refused_by_name(call):
-    with pytest.raises(ValueError, match="selene is one node of 8 ranks without a network: use no more ranks"):
+    with pytest.raises(
+        ValueError, match="selene is one node of 8 ranks without a network: use no more ranks"
+    ):
         call(Communication(replace(SELENE, network=None)))
 
 
 def test_an_unknown_collective_is_refused_by_name():
-    with pytest.raises(ValueError, match="collective 'gossip' is unknown: use one of all_reduce, all_gather, reduce_scatter"):
+    with pytest.raises(
+        ValueError, match="collective 'gossip' is unknown: use one of all_reduce, all_gather, reduce_scatter"
+    ):
         Communication(SELENE).seconds("gossip", MIB, range(8))
 
 
-@pytest.mark.parametrize("ranks, per_node, span", [
-    (range(16), 8, Span(16, 2, 8)), (range(12), 8, Span(12, 2, 8)), (range(4, 12), 8, Span(8, 2, 4)),
-    ((0, 8, 16), 8, Span(3, 3, 1)), ((1, 2, 9), 8, Span(3, 2, 2)), (range(0, 64, 2), 8, Span(32, 8, 4))])
+@pytest.mark.parametrize(
+    "ranks, per_node, span",
+    [
+        (range(16), 8, Span(16, 2, 8)),
+        (range(12), 8, Span(12, 2, 8)),
+        (range(4, 12), 8, Span(8, 2, 4)),
+        ((0, 8, 16), 8, Span(3, 3, 1)),
+        ((1, 2, 9), 8, Span(3, 2, 2)),
+        (range(0, 64, 2), 8, Span(32, 8, 4)),
+    ],
+)
 def test_spans_are_counted(ranks, per_node, span):
     assert Span.of(ranks, per_node) == Span.of(tuple(ranks), per_node) == span
 
 
 def test_tables_of_this_very_machine_hold_as_they_are():
     """Several tables in a record: seconds as measured for what they hold, scaled by the nearest group for what they do not."""
-    rows = [Collective("all_reduce", ranks, size, 1e-3 * ranks * size / MIB) for ranks in (2, 4) for size in (MIB, 16 * MIB)]
+    rows = [
+        Collective("all_reduce", ranks, size, 1e-3 * ranks * size / MIB)
+        for ranks in (2, 4)
+        for size in (MIB, 16 * MIB)
+    ]
     own = Communication(replace(SELENE, network=None, node=replace(SELENE.node, collectives=tuple(rows))))
     assert own.seconds("all_reduce", MIB, range(2)) == pytest.approx(2e-3)
-    assert own.seconds("all_reduce", 4 * MIB, range(4)) == pytest.approx(16e-3)  # the table's law between its sizes
+    assert own.seconds("all_reduce", 4 * MIB, range(4)) == pytest.approx(
+        16e-3
+    )  # the table's law between its sizes
     assert own.seconds("all_reduce", 32 * MIB, range(4)) == pytest.approx(128e-3)
     bare = Communication(replace(SELENE, node=replace(SELENE.node, collectives=())))
     slower = own.seconds("all_reduce", MIB, range(4)) / bare.seconds("all_reduce", MIB, range(4))
-    assert own.seconds("all_gather", MIB, range(4)) == pytest.approx(slower * bare.seconds("all_gather", MIB, range(4)))
+    assert own.seconds("all_gather", MIB, range(4)) == pytest.approx(
+        slower * bare.seconds("all_gather", MIB, range(4))
+    )

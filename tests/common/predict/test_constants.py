@@ -23,7 +23,7 @@ def write(path, text: str):
 def without(name: str) -> str:
     """The file with one table of it left out."""
     head, _, rest = FILE.read_text(encoding="utf-8").partition(f"[{name}]\n")
-    return head + rest[rest.index("\n["):]
+    return head + rest[rest.index("\n[") :]
 
 
 def test_every_entry_of_the_file_says_kind_unit_and_source():
@@ -79,10 +79,21 @@ def test_an_unknown_constant_is_named(tmp_path):
         constants(write(tmp_path, SINGLE.format(name="luck") + FILE.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("old, new, words", [
-    ('kind = "assumed"', 'kind = "guessed"', "kernel_start has kind 'guessed': use one of sourced, measured, assumed, fitted"),
-    ('row = "table1-145b/tflops_per_gpu"\n', "", "software.interleaved_pipelining: give a source, and the row"),
-])
+@pytest.mark.parametrize(
+    "old, new, words",
+    [
+        (
+            'kind = "assumed"',
+            'kind = "guessed"',
+            "kernel_start has kind 'guessed': use one of sourced, measured, assumed, fitted",
+        ),
+        (
+            'row = "table1-145b/tflops_per_gpu"\n',
+            "",
+            "software.interleaved_pipelining: give a source, and the row",
+        ),
+    ],
+)
 def test_a_broken_entry_is_named(tmp_path, old, new, words):
     text = FILE.read_text(encoding="utf-8")
     assert old in text
@@ -90,7 +101,11 @@ def test_a_broken_entry_is_named(tmp_path, old, new, words):
         constants(write(tmp_path, text.replace(old, new, 1)))
 
 
-@pytest.mark.parametrize("entry", [("assumed", "reasoned", "table1/x"), ("fitted", "reasoned", None), ("assumed", "", None)])
+@pytest.mark.parametrize(
+    "entry", [("assumed", "reasoned", "table1/x"), ("fitted", "reasoned", None), ("assumed", "", None)]
+)
 def test_source_and_row_are_demanded(entry):
-    with pytest.raises(ValueError, match="constant x: give a source, and the row if and only if it is fitted"):
+    with pytest.raises(
+        ValueError, match="constant x: give a source, and the row if and only if it is fitted"
+    ):
         Constant("x", 1.0, *entry)

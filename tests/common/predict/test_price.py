@@ -16,8 +16,14 @@ from common.trace.record import ABSORBED, Message, Operation
 RANKS = {"tp": (0, 1), "dp": (0, 2)}
 
 
-def op(seconds: float = 1.0, name: str = "aten.mm", phase: str = "forward", module: str = "layers.0.mlp.up",
-       flops: int = 1, parts=()) -> Operation:
+def op(
+    seconds: float = 1.0,
+    name: str = "aten.mm",
+    phase: str = "forward",
+    module: str = "layers.0.mlp.up",
+    flops: int = 1,
+    parts=(),
+) -> Operation:
     """`read` carries the seconds."""
     return Operation(name, phase, module, (), (), "bfloat16", flops, seconds, 0, parts)
 
@@ -92,11 +98,14 @@ def test_ranks_of_the_group_are_asked_for():
     assert costs.asked == [("all_reduce", 2, (0, 2)), ("all_reduce", 3, (0, 1))]
 
 
-@pytest.mark.parametrize("takes, ends, hidden, exposed", [
-    (2, 5.0, 2, 0),  # of 4 s of work 1 is done in the first 2 s; the rest at full speed
-    (8, 9.0, 8, 0),  # beside it all the way: 4 s of work at half speed
-    (10, 11.0, 8, 2),
-])
+@pytest.mark.parametrize(
+    "takes, ends, hidden, exposed",
+    [
+        (2, 5.0, 2, 0),  # of 4 s of work 1 is done in the first 2 s; the rest at full speed
+        (8, 9.0, 8, 0),  # beside it all the way: 4 s of work at half speed
+        (10, 11.0, 8, 2),
+    ],
+)
 def test_computing_slows_while_messages_are_under_way(takes, ends, hidden, exposed):
     found = played([op(1), op(4)], [(1, 2, message(takes))], slows=0.5)
     assert found.seconds == pytest.approx(ends + (takes == 2))  # 1 + 2 + 3, as 2 s did the work of one
@@ -135,12 +144,16 @@ def test_absorbed_operations_are_not_issued():
 
 def test_absorbed_operations_are_free_on_a_gpu_and_counted_on_a_cpu():
     gpu = cluster("selene")
-    absorbed = op(0, ABSORBED, flops=0, parts=(op(1 << 20, "aten.add", flops=0), op(1 << 20, "aten.mul", flops=0)))
+    absorbed = op(
+        0, ABSORBED, flops=0, parts=(op(1 << 20, "aten.add", flops=0), op(1 << 20, "aten.mul", flops=0))
+    )
     cpu = Costs(replace(gpu, accelerator=replace(gpu.accelerator, tiles=(), products=(), kernels=())))
     on_gpu = play([absorbed], [], Costs(gpu), RANKS)
     on_cpu = play([absorbed], [], cpu, RANKS)
     assert on_gpu.seconds == 0 and on_cpu.spent.host == 0
-    assert on_cpu.seconds == on_cpu.spent.elementwise == pytest.approx(sum(map(cpu.operation, absorbed.parts)))
+    assert (
+        on_cpu.seconds == on_cpu.spent.elementwise == pytest.approx(sum(map(cpu.operation, absorbed.parts)))
+    )
 
 
 @pytest.mark.parametrize("ranks, share", [((0, 1), 24 / 108), ((0, 8), 4 / 108), (range(16), 4 / 108)])
@@ -157,13 +170,19 @@ def test_software_makes_operations_longer_and_messages_not():
     assert slow.dispatch == plain.dispatch == 6e-6
 
 
-@pytest.mark.parametrize("operation, name", [
-    (op(phase="optimizer", flops=0), "optimizer"), (op(phase="recompute"), "recomputation"),
-    (op(module="layers.3.attention.mixer"), "attention"),
-    (op(module="layers.3.attention.mixer", flops=0, phase="backward"), "attention"),
-    (op(module="layers.3.attention.mixer.qkv"), "products"),
-    (op(module="layers.3.attention.mixer", name="common.rotary", flops=0), "elementwise"),
-    (op(module="layers.3.mlp.mixer", flops=0), "elementwise"), (op(module="embedding", flops=0), "elementwise")])
+@pytest.mark.parametrize(
+    "operation, name",
+    [
+        (op(phase="optimizer", flops=0), "optimizer"),
+        (op(phase="recompute"), "recomputation"),
+        (op(module="layers.3.attention.mixer"), "attention"),
+        (op(module="layers.3.attention.mixer", flops=0, phase="backward"), "attention"),
+        (op(module="layers.3.attention.mixer.qkv"), "products"),
+        (op(module="layers.3.attention.mixer", name="common.rotary", flops=0), "elementwise"),
+        (op(module="layers.3.mlp.mixer", flops=0), "elementwise"),
+        (op(module="embedding", flops=0), "elementwise"),
+    ],
+)
 def test_kinds_of_operations(operation, name):
     assert kind(operation) == name
     assert parts(played([operation]).spent) == {name: 1}
@@ -174,9 +193,19 @@ def test_messages_of_a_forward_pass_made_again_count_as_recomputation():
     assert parts(found.spent) == {"recomputation": 3}
 
 
-@pytest.mark.parametrize("rank, name, ranks", [
-    (0, "tp", (0, 1)), (3, "dp", (1, 3)), (0, "dp+tp", (0, 1, 2, 3)), (1, "pp", (1, 5, 9)), (5, "pp 0", (5, 9)),
-    (9, "pp 1", (9, 1)), (1, "pp ends", (1, 9)), (5, "pp ends", (5,))])
+@pytest.mark.parametrize(
+    "rank, name, ranks",
+    [
+        (0, "tp", (0, 1)),
+        (3, "dp", (1, 3)),
+        (0, "dp+tp", (0, 1, 2, 3)),
+        (1, "pp", (1, 5, 9)),
+        (5, "pp 0", (5, 9)),
+        (9, "pp 1", (9, 1)),
+        (1, "pp ends", (1, 9)),
+        (5, "pp ends", (5,)),
+    ],
+)
 def test_groups_by_the_name_in_messages(rank, name, ranks):
     """tp 2, dp 2, pp 3: stages are four ranks apart."""
     assert sorted(group_of(Grid(tp=2, dp=2, pp=3), rank, name)) == sorted(ranks)

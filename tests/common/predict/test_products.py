@@ -13,25 +13,78 @@ from common.predict.hardware import cluster, clusters
 from common.predict.machine import Product
 from common.predict.products import Shape, joined, sustained
 
-A100, H100, V100 = (Compute(cluster(name).accelerator) for name in ("dgx_a100_40gb", "dgx_h100", "dgx1_v100_32gb"))
-GPUS = {record.accelerator.name: Compute(record.accelerator) for record in clusters() if record.accelerator.tiles}
+A100, H100, V100 = (
+    Compute(cluster(name).accelerator) for name in ("dgx_a100_40gb", "dgx_h100", "dgx1_v100_32gb")
+)
+GPUS = {
+    record.accelerator.name: Compute(record.accelerator) for record in clusters() if record.accelerator.tiles
+}
 # TFLOP/s of cuBLAS in fp16, by size of square products, as users of Triton's matrix-multiplication tutorial report them:
 # triton-lang/triton, issues 3672 (H100) and 1648 (V100). Its clock counts what comes before and after the kernel, too, and
 # it empties the cache.
 SQUARES = {
-    "H100": (H100, {1024: 121.1, 1152: 164.5, 1280: 218.1, 1408: 245.7, 1536: 255.9, 1664: 307.0, 1792: 369.3, 1920: 401.1,
-                    2048: 511.3, 2176: 466.3, 2304: 521.4, 2432: 518.5, 2560: 533.4, 2688: 433.4, 2816: 616.5, 2944: 573.9,
-                    3072: 584.7}),
-    "V100": (V100, {1024: 52.4, 1152: 47.4, 1280: 53.9, 1408: 67.3, 1536: 76.1, 1664: 59.6, 1792: 67.3, 1920: 64.9,
-                    2048: 75.6, 2176: 81.8, 2304: 67.7, 2432: 71.3, 2560: 77.5, 2688: 78.4, 2816: 76.7, 2944: 77.9,
-                    3072: 79.6, 3200: 79.2, 3328: 81.3, 3456: 79.3, 3584: 84.3, 3712: 82.7, 3840: 82.0, 3968: 83.0,
-                    4096: 84.1}),
+    "H100": (
+        H100,
+        {
+            1024: 121.1,
+            1152: 164.5,
+            1280: 218.1,
+            1408: 245.7,
+            1536: 255.9,
+            1664: 307.0,
+            1792: 369.3,
+            1920: 401.1,
+            2048: 511.3,
+            2176: 466.3,
+            2304: 521.4,
+            2432: 518.5,
+            2560: 533.4,
+            2688: 433.4,
+            2816: 616.5,
+            2944: 573.9,
+            3072: 584.7,
+        },
+    ),
+    "V100": (
+        V100,
+        {
+            1024: 52.4,
+            1152: 47.4,
+            1280: 53.9,
+            1408: 67.3,
+            1536: 76.1,
+            1664: 59.6,
+            1792: 67.3,
+            1920: 64.9,
+            2048: 75.6,
+            2176: 81.8,
+            2304: 67.7,
+            2432: 71.3,
+            2560: 77.5,
+            2688: 78.4,
+            2816: 76.7,
+            2944: 77.9,
+            3072: 79.6,
+            3200: 79.2,
+            3328: 81.3,
+            3456: 79.3,
+            3584: 84.3,
+            3712: 82.7,
+            3840: 82.0,
+            3968: 83.0,
+            4096: 84.1,
+        },
+    ),
 }
 AROUND = 10e-6  # seconds that such a clock counts besides the kernel's
 # (m, n, k): TFLOP/s. H100: triton-lang/triton, issue 2339; A100: NVIDIA CUTLASS, media/docs/profiler.md.
 LONG = [(H100, 2048, 4096, 4096, 613.7), (H100, 2048, 8192, 8192, 721.6), (A100, 3456, 4096, 8192, 235.1)]
 
-shapes = st.builds(Shape, *[st.sampled_from([1, 8, 64, 100, 256, 300, 1024, 2048, 5120])] * 3, st.sampled_from([1, 3, 16, 96]))
+shapes = st.builds(
+    Shape,
+    *[st.sampled_from([1, 8, 64, 100, 256, 300, 1024, 2048, 5120])] * 3,
+    st.sampled_from([1, 3, 16, 96]),
+)
 
 
 def moved(shape: Shape) -> int:
@@ -119,7 +172,9 @@ def test_thin_products_are_bound_by_memory():
 
 @pytest.mark.parametrize("gpu, precision", [(V100, "bf16"), (A100, "fp8"), (H100, "nvfp4")])
 def test_a_precision_that_the_gpu_lacks_is_refused(gpu, precision):
-    with pytest.raises(ValueError, match=f"precision '{precision}' is not available on {gpu.accelerator.name}: use one of fp"):
+    with pytest.raises(
+        ValueError, match=f"precision '{precision}' is not available on {gpu.accelerator.name}: use one of fp"
+    ):
         seconds(gpu, Shape(256, 256, 256), precision)
 
 
@@ -129,8 +184,11 @@ def test_products_with_two_sizes_in_common_are_one():
     assert qkv == (Shape(512, 1536, 1024),)
     assert joined([Shape(512, 64, k) for k in (100, 28)]) == (Shape(512, 64, 128),)
     assert joined([Shape(96, 64, 32)] * 3) == (Shape(96, 192, 32),)
-    for apart in ([Shape(1, 2, 3), Shape(1, 4, 5)], [Shape(8, 8, 8), Shape(8, 8, 8, batch=2)],
-                  [Shape(8, 8, 8), Shape(8, 8, 8, layout="nn")]):
+    for apart in (
+        [Shape(1, 2, 3), Shape(1, 4, 5)],
+        [Shape(8, 8, 8), Shape(8, 8, 8, batch=2)],
+        [Shape(8, 8, 8), Shape(8, 8, 8, layout="nn")],
+    ):
         assert joined(apart) == tuple(apart)
 
 
@@ -139,6 +197,7 @@ def test_products_with_two_sizes_in_common_are_one():
 def test_joining_keeps_the_work(parts):
     def work(items):
         return sum(2 * s.batch * s.m * s.n * s.k for s in items)
+
     assert work(joined(parts)) == work(parts)
 
 
@@ -160,12 +219,23 @@ def test_long_products_run_at_what_the_power_limit_leaves():
 def test_without_tiles_measured_products_say_it():
     """A CPU: 40 GFLOP/s measured long and wide, 5 thin, in the layout of the forward pass; 20 in that of the backward."""
     rows = [("nt", 1024, 1024, 1024, 40e9), ("nt", 8, 8, 1024, 5e9), ("nn", 1024, 1024, 1024, 20e9)]
-    device = replace(cluster("selene").accelerator, tiles=(), launch_overhead=1e-6,
-                     products=tuple(Product("fp32", layout, m, n, k, 2 * m * n * k / r) for layout, m, n, k, r in rows))
+    device = replace(
+        cluster("selene").accelerator,
+        tiles=(),
+        launch_overhead=1e-6,
+        products=tuple(Product("fp32", layout, m, n, k, 2 * m * n * k / r) for layout, m, n, k, r in rows),
+    )
 
     def gflops(*sizes, layout="nt"):
         shape = Shape(*sizes, layout=layout)
-        return 2e-9 * shape.m * shape.n * shape.k / (products.seconds(shape, "fp32", 0, device, A100.constants, 1e12) - 1e-6)
+        return (
+            2e-9
+            * shape.m
+            * shape.n
+            * shape.k
+            / (products.seconds(shape, "fp32", 0, device, A100.constants, 1e12) - 1e-6)
+        )
+
     assert gflops(1024, 1024, 1024) == pytest.approx(40, rel=0.01)
     assert gflops(8, 8, 1024) == pytest.approx(5, rel=0.01)
     assert 5 < gflops(64, 64, 1024) < 40

@@ -137,3 +137,12 @@ def test_traffic_of_a_matrix_product_and_of_views():
     names = {o.name for o in traced.operations}
     assert not names & {"aten.view", "aten.t", "aten.transpose", "aten.permute", "aten.empty", "aten.detach",
                         "aten._unsafe_view"}
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_without_overlap_every_message_is_waited_for_at_once(sequence_parallel):
+    def beside(overlap: bool) -> int:
+        found = trace(gpt(layers=1, hidden=64, heads=8), Grid(tp=2), sequence_parallel=sequence_parallel, overlap=overlap)
+        return sum(m.end > m.start for m in found.messages if m.phase == "backward")
+
+    assert beside(True) > 0 and beside(False) == 0
