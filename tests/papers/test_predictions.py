@@ -1,4 +1,5 @@
-"""All predictions of the papers: their series and recipes, the fit, and the page, held to the stored files themselves."""
+"""All predictions of the papers: their series and recipes, the fit, and the page, held to the stored files
+themselves."""
 
 import json
 import math
@@ -208,8 +209,8 @@ def test_points_are_the_numbers_of_the_files():
 
 
 def test_baselines_err_as_little_as_they_can():
-    """Errors of a constant have zero mean in logarithms over what it is fitted to; a rate for each table errs less than one
-    for the paper, and so does a power law."""
+    """Errors of a constant have zero mean in logarithms over what it is fitted to; a rate for each table errs
+    less than one for the paper, and so does a power law."""
     for paper in ALL:
         mine = [p for p in FOUND if p.paper == paper.paper]
         by_table, whole, law = ([_log(p, which) for p in mine] for which in range(3))

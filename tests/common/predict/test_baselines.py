@@ -1,4 +1,5 @@
-"""The simplest predictions: FLOPs against those that traces count, and fits against data that they must recover."""
+"""The simplest predictions: FLOPs against those that traces count, and fits against data that they must
+recover."""
 
 import math
 from dataclasses import replace
@@ -32,8 +33,8 @@ def test_full_recomputation_is_a_fourth_pass():
 
 
 def test_selective_recomputation_makes_attention_again():
-    """arXiv:2205.05198, appendix A, by its text, one forward pass of attention more: 72 B l s h^2 (1 + 2s / 9h + V / 12lh);
-    its equation 8 adds three."""
+    """arXiv:2205.05198, appendix A, by its text, one forward pass of attention more: 72 B l s h^2 (1 + 2s /
+    9h + V / 12lh); its equation 8 adds three."""
     b, s, l, h, v = 8, GPT.sequence, GPT.depth, GPT.hidden, 512  # noqa: E741
     found = hardware_flops(recipe(replace(GPT, vocab=v), batch=b, recompute="selective"))
     assert found == pytest.approx(72 * b * l * s * h**2 * (1 + 2 * s / (9 * h) + v / (12 * l * h)), rel=1e-12)

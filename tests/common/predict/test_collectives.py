@@ -1,4 +1,5 @@
-"""Collectives: bus bandwidths that others measured on machines of no record, and what holds for all sizes and groups."""
+"""Collectives: bus bandwidths that others measured on machines of no record, and what holds for all sizes and
+groups."""
 
 from dataclasses import replace
 from statistics import fmean
@@ -24,8 +25,8 @@ def with_cards(record: Cluster, nics: int) -> Cluster:
 
 
 def bus(record: Cluster, name: str, size: float, ranks: int) -> float:
-    """GB/s by NCCL's tests (doc/PERFORMANCE.md): bytes over seconds, times 2 (n - 1) / n for an all-reduce, (n - 1) / n for
-    the others."""
+    """GB/s by NCCL's tests (doc/PERFORMANCE.md): bytes over seconds, times 2 (n - 1) / n for an all-reduce,
+    (n - 1) / n for the others."""
     factor = (2 if name == "all_reduce" else 1) * (ranks - 1) / ranks
     return 1e-9 * factor * size / Communication(record).seconds(name, size, range(ranks))
 
@@ -72,27 +73,30 @@ def test_bandwidth_of_long_all_reduces(record, ranks, size, measured, within):
 
 
 def test_mean_bandwidth_over_sizes():
-    """NVIDIA/nccl-tests, issue 119: 84.8 GB/s over 8 B to 128 MiB in steps of a MiB, 24 A100 in three nodes of four cards."""
+    """NVIDIA/nccl-tests, issue 119: 84.8 GB/s over 8 B to 128 MiB in steps of a MiB, 24 A100 in three nodes
+    of four cards."""
     found = fmean(bus(with_cards(SELENE, 4), "all_reduce", 8 + i * MIB, 24) for i in range(128))
     assert found == pytest.approx(84.8, rel=0.12)
 
 
 @pytest.mark.parametrize("name, measured", [("all_gather", 350), ("reduce_scatter", 360)])
 def test_switches_that_sum_do_not_help_to_gather(name, measured):
-    """NVIDIA/nccl, issue 1281; nccl-tests, issue 212: 370 GB/s can be had of 450, all-reduces alone see more."""
+    """NVIDIA/nccl, issue 1281; nccl-tests, issue 212: 370 GB/s can be had of 450, all-reduces alone see more.
+    """
     assert bus(H100, name, 8 * GIB, 8) == pytest.approx(measured, rel=0.06)
 
 
 def test_a_few_bytes_take_the_start_of_a_message():
-    """NVIDIA/nccl-tests, issue 150: 19 us for 8 bytes between A100s on two nodes, the start of the kernel included."""
+    """NVIDIA/nccl-tests, issue 150: 19 us for 8 bytes between A100s on two nodes, the start of the kernel
+    included."""
     assert 0.5 * 19e-6 < Communication(SELENE).seconds("all_reduce", 8, (0, 8)) < 19e-6
 
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("ranks", [2, 8, 64])
 def test_reduce_scatter_and_all_gather_are_an_all_reduce(name, ranks):
-    """The same bytes in the same ring: within a fifth for long messages, within a quarter where switches sum. The two start
-    twice, and an all-reduce of few bytes may take a tree, so it is never far behind them."""
+    """The same bytes in the same ring: within a fifth for long messages, within a quarter where switches sum.
+    The two start twice, and an all-reduce of few bytes may take a tree, so it is never far behind them."""
     one = ALL[name]
     for size in SIZES:
         halves = sum(one.seconds(half, size, range(ranks)) for half in ("reduce_scatter", "all_gather"))
@@ -142,8 +146,8 @@ def test_a_group_inside_a_node_does_not_know_the_network(name, what, size, ranks
 
 
 def test_groups_share_the_cards_of_their_nodes():
-    """On two DGX A100 eight groups of two ranks have a card each, of 24 GB/s; four groups of four have two each; one group
-    of all sixteen has all eight."""
+    """On two DGX A100 eight groups of two ranks have a card each, of 24 GB/s; four groups of four have two
+    each; one group of all sixteen has all eight."""
     network = Communication(SELENE)
     size = 8 * GIB
     for stride, cards in ((8, 1), (4, 2), (2, 4), (1, 8)):
@@ -163,7 +167,8 @@ def test_messages_between_nodes_share_the_cards():
 
 
 def test_all_to_all_sends_each_part_once():
-    """Inside a node 7 of 8 parts leave a rank at 240 GB/s. On two nodes 8 of 16 parts leave it through its card."""
+    """Inside a node 7 of 8 parts leave a rank at 240 GB/s. On two nodes 8 of 16 parts leave it through its
+    card."""
     network = Communication(SELENE)
     assert network.seconds("all_to_all", 8e9, range(8)) == pytest.approx(7e9 / 240e9, rel=0.01)
     assert network.seconds("all_to_all", 16e9, range(16)) == pytest.approx(8e9 / 24e9, rel=0.01)
@@ -220,7 +225,8 @@ def test_spans_are_counted(ranks, per_node, span):
 
 
 def test_tables_of_this_very_machine_hold_as_they_are():
-    """Several tables in a record: seconds as measured for what they hold, scaled by the nearest group for what they do not."""
+    """Several tables in a record: seconds as measured for what they hold, scaled by the nearest group for
+    what they do not."""
     rows = [
         Collective("all_reduce", ranks, size, 1e-3 * ranks * size / MIB)
         for ranks in (2, 4)

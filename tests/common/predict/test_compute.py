@@ -1,4 +1,5 @@
-"""Operations one by one: fused attention, kernels bound by memory, fused kernels and their parts, measured tables."""
+"""Operations one by one: fused attention, kernels bound by memory, fused kernels and their parts, measured
+tables."""
 
 from dataclasses import replace
 
@@ -40,7 +41,8 @@ def op(
 def attention(
     length: int, dim: int, heads: int = 64, name: str = FORWARD, dtype: str = "bfloat16"
 ) -> Operation:
-    """Fused, on the whole square as traces count it: 4 s^2 d for each head, and five products of 2 s^2 d backward."""
+    """Fused, on the whole square as traces count it: 4 s^2 d for each head, and five products of 2 s^2 d
+    backward."""
     tensor, query = heads * length * dim * 2, (1, heads, length, dim)
     products = 2 if name == FORWARD else 5
     return op(name, 3 * tensor, tensor, products * 2 * length**2 * dim * heads, (query,) * 3, dtype=dtype)
@@ -51,8 +53,8 @@ def mm(m: int, n: int, k: int, dtype: str = "bfloat16", **more) -> Operation:
 
 
 def causal_rate(gpu: Compute, length: int, dim: int, name: str = FORWARD) -> float:
-    """Share of the dense peak, of the FLOPs under the causal mask, as the papers of FlashAttention time it: 16k tokens, hidden
-    size 2,048."""
+    """Share of the dense peak, of the FLOPs under the causal mask, as the papers of FlashAttention time it:
+    16k tokens, hidden size 2,048."""
     operation = attention(length, dim, 2048 // dim * 16384 // length, name)
     return operation.flops / 2 / gpu.seconds(operation) / gpu.accelerator.peak["bf16"]
 
@@ -133,7 +135,8 @@ def test_parts_of_a_fused_kernel_add_up_on_a_cpu_and_are_one_kernel_on_a_gpu():
 
 
 def test_products_of_one_kernel_are_priced_as_one():
-    """Queries, keys and values: three products of 1,024 columns take as long as one of 3,072 with the same bytes."""
+    """Queries, keys and values: three products of 1,024 columns take as long as one of 3,072 with the same
+    bytes."""
     whole = mm(2048, 3072, 1024)
     parts = tuple(mm(2048, 1024, 1024) for _ in range(3))
     fused = op("common.linear", whole.read, whole.written, whole.flops, parts=parts)
@@ -193,7 +196,8 @@ def test_layouts_are_those_of_linear_layers():
 
 
 def test_a_measured_operation_takes_what_was_measured():
-    """A table that follows seconds = 1e-9 bytes^1.1: read off exactly at and between its points, at its last rate beyond."""
+    """A table that follows seconds = 1e-9 bytes^1.1: read off exactly at and between its points, at its last
+    rate beyond."""
     law = {size: 1e-9 * size**1.1 for size in (10**4, 10**6, 10**8)}
     device = replace(
         BARE, kernels=tuple(Kernel("aten.exp", "fp32", size, 0, took) for size, took in law.items())

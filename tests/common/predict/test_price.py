@@ -80,7 +80,8 @@ def test_a_longer_one_is_partly_exposed():
 
 
 def test_messages_of_a_group_go_one_after_the_other():
-    """Both issued at 1, waited for after 3 and after 5 more seconds: the second starts when the first has arrived."""
+    """Both issued at 1, waited for after 3 and after 5 more seconds: the second starts when the first has
+    arrived."""
     found = played([op(1), op(3), op(2), op(1)], [(1, 2, message(2)), (1, 3, message(6))])
     assert [t for t in times(found) if t[0] == "tp"] == [("tp", 1, 3), ("tp", 3, 9)]
     assert parts(found.spent) == {"products": 7, "hidden": 2 + 3, "exposed": 3} and found.seconds == 10
@@ -214,7 +215,8 @@ def test_groups_by_the_name_in_messages(rank, name, ranks):
 def ticking(program, dispatch: int) -> int:
     """Ticks until a program has run: a device, a host and one wire for each group, all looked at once a tick.
 
-    program: ("op", seconds), ("start", number, group, seconds), ("wait", number); the host issues ops and starts in order.
+    program: ("op", seconds), ("start", number, group, seconds), ("wait", number); the host issues ops and
+    starts in order.
     """
     issued, count = [], 0
     for step in program:
