@@ -20,8 +20,8 @@ GPUS = {
     record.accelerator.name: Compute(record.accelerator) for record in clusters() if record.accelerator.tiles
 }
 # TFLOP/s of cuBLAS in fp16 for square products of 1024, 1152, ... rows, as users of the matrix-multiplication
-# tutorial of Triton report them: triton-lang/triton, issues 3672 (H100) and 1648 (V100). Its clock counts more
-# than the kernel, and it empties the cache.
+# tutorial of Triton report them: triton-lang/triton, issues 3672 (H100) and 1648 (V100). Its clock counts
+# more than the kernel, and it empties the cache.
 SQUARES = {
     "H100": "121.1 164.5 218.1 245.7 255.9 307.0 369.3 401.1 511.3 466.3 521.4 518.5 533.4 433.4 616.5 "
     "573.9 584.7",
