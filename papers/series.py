@@ -1,7 +1,9 @@
-"""All published times and rates that are predicted, paper by paper."""
+"""All published times and rates that are predicted, paper by paper: each paper's predicted.py says which, as PREDICTED."""
 
-from papers.interleaved_pipelining.predicted import PREDICTED as interleaved_pipelining
-from papers.mt_nlg.predicted import PREDICTED as mt_nlg
-from papers.sequence_parallelism.predicted import PREDICTED as sequence_parallelism
+from importlib import import_module
 
-ALL = (interleaved_pipelining, sequence_parallelism, mt_nlg)
+from common.predict.series import Predicted
+from papers import FOLDER
+
+ALL: tuple[Predicted, ...] = tuple(import_module(f"papers.{path.parent.name}.predicted").PREDICTED
+                                   for path in sorted(FOLDER.glob("*/predicted.py")))
