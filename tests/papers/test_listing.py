@@ -33,7 +33,7 @@ README = "# Sample\n" + "".join(
     f"<!-- begin {name} -->\n<!-- end {name} -->\n" for name in ("scores", "claims")
 )
 FRONT = "# Front\n" + "".join(
-    f"<!-- begin {name} -->\n<!-- end {name} -->\n" for name in ("claims", "costs", "runs", "features")
+    f"<!-- begin {name} -->\n<!-- end {name} -->\n" for name in ("claims", "costs", "runs", "features", "predictions")
 )
 
 
@@ -55,7 +55,7 @@ def tree(tmp_path: Path) -> Path:
     """A repository with the sample paper alone."""
     home = tmp_path / "papers" / "sample"
     home.mkdir(parents=True)
-    for name in ("__init__.py", "__main__.py"):
+    for name in ("__init__.py", "__main__.py", "predictions.py", "series.py"):
         shutil.copy(ROOT / "papers" / name, tmp_path / "papers" / name)
     (tmp_path / "infra").mkdir()
     for name in ("costs.toml", "features.toml"):
