@@ -19,7 +19,15 @@ from typing import Any, Self
 from common.device import Device, available_memory, choose, device_count, physical_cores
 from infra import messages
 from infra.rank_failure import RankFailure, RankReport, RankTimeout, report_death, root_cause
-from infra.rank_process import GROUP_SIGNALS, RELEASE, STACK_SIGNAL, RankCall, RankStart, RankStreams, rank_main
+from infra.rank_process import (
+    GROUP_SIGNALS,
+    RELEASE,
+    STACK_SIGNAL,
+    RankCall,
+    RankStart,
+    RankStreams,
+    rank_main,
+)
 from infra.terminal import RankOutput
 
 RANKS_PER_CORE = 8

@@ -23,4 +23,4 @@ def test_the_fork_server_outlives_it_and_every_rank_gets_it_once(tmp_path):
     time.sleep(0.2)
     os.killpg(command.pid, signal.SIGUSR1)
     out, _ = command.communicate(timeout=60)
-    assert command.returncode == 0 and out.strip() == str([[signal.SIGUSR1]] * 2)
+    assert command.returncode == 0 and out.strip() == f"{[[int(signal.SIGUSR1)]] * 2}"
