@@ -55,15 +55,15 @@ def ours(rows: dict[str, Row], id: str):
 def test_every_published_claim_is_listed() -> None:
     claims = claims_of(PAPER, load(PAPER.published))
     assert {claim.source for claim in claims} == {entry.id for entry in load(PAPER.published)}
-    reasons = {claim.waits for claim in claims if claim.waits}
-    assert reasons == {"prediction of times from a trace"}
-    assert all(claim.kind == "context" or claim.function or claim.waits for claim in claims)
+    assert not {claim.id for claim in claims if claim.waits}
+    assert all(claim.kind == "context" or claim.function for claim in claims)
 
 
 MISSED = {
     "figure1-22b/rank_baseline",
     *(f"figure1-{size}/rank_{bar}" for size in ("175b", "530b", "1t") for bar in ("baseline", "present_work")),
     *(f"figure9-{curve}/{key}" for curve in ("dealloc", "no-dealloc") for key in ("slope", "memory_gib")),
+    *(f"text-microbatch-recompute-{size}/gain_points" for size in ("175b", "530b")),
 }
 TWO_VALUES = {
     *(f"eq8-hardware-flops/{size}" for size in SIZES),
@@ -356,8 +356,9 @@ def test_the_command_prints_json_and_nothing_else() -> None:
     one = claims["table2-tp/22b"]
     assert (one["kind"], one["verdict"], one["unit"], one["ours"]) == ("exact", "met", "GiB", 1.234375)
     assert one["origin"]["run"] == "now"
-    waiting = claims["table4-selective/forward_ms"]
-    assert (waiting["kind"], waiting["verdict"], waiting["ours"]) == ("predicted", "waiting", None)
+    forward = claims["table4-selective/forward_ms"]
+    assert (forward["kind"], forward["verdict"]) == ("predicted", "met")
+    assert forward["ours"] == pytest.approx(7.7, rel=0.07) and forward["origin"]["run"] == "now"
 
 
 def test_a_claim_that_does_not_exist_is_one_line() -> None:
