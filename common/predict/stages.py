@@ -15,6 +15,9 @@ from common.predict.price import Costs, play
 from common.predict.spent import Spent
 from common.training.step import Execution
 
+COMMON = {"rotary.table"}
+"""Tensors that a record has once for all layers of a stage (common/models/record.py), by their saved names."""
+
 
 @dataclass(frozen=True, eq=False)
 class Stage:
@@ -44,8 +47,11 @@ class Stage:
 
     @cached_property
     def saved(self) -> Counter[str]:
-        """Bytes that one micro-batch keeps for backward, by tensor."""
-        return _added((piece.saved, times) for piece, times in self.parts)
+        """Bytes that one micro-batch keeps for backward, by tensor; what its layers have in common once."""
+        found = _added((piece.saved, times) for piece, times in self.parts)
+        for name in COMMON & found.keys():
+            found[name] = max(piece.saved.get(name, 0) for piece, _ in self.parts)
+        return found
 
     @cached_property
     def kept(self) -> int:

@@ -54,7 +54,6 @@ def test_flops_and_saved_bytes_of_a_stage_are_those_of_its_trace(recompute):
         assert dict(stage.state) == whole.state | {"step counters": stage.state["step counters"]}
 
 
-@pytest.mark.xfail(strict=True, reason="each layer of a stage is counted with a rotary table of its own")
 def test_rotary_tables_are_kept_once_for_a_stage():
     (stage,) = stages(LLAMA, Execution("sdpa", precision="bf16"), Grid(), 1)
     whole = trace(LLAMA, Grid(), kernels="sdpa")
