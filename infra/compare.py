@@ -12,13 +12,13 @@ import statistics
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from common.claims.command import finish
+from common.claims.command import finish, parse
+from common.claims.drawing import check_picture
 from common.claims.origin import origin_of
 from common.claims.store import write_text
 from common.predict import timeline
@@ -118,7 +118,7 @@ def work(options: Compare) -> list[str]:
     if options.steps < 1:
         raise ValueError(f"--steps {options.steps}: needs at least 1")
     if options.draw is not None:
-        timeline.check_path(options.draw)
+        check_picture(options.draw, "--draw")
     found = []
     for word in options.recipes or RECIPES:
         Console(stderr=True).print(f"{word} ...", style="dim", markup=False)
@@ -134,9 +134,6 @@ def work(options: Compare) -> list[str]:
     return []
 
 
-def main(options: Annotated[Compare, tyro.conf.FlagCreatePairsOff]) -> None:
-    finish(lambda: work(options))
-
-
 if __name__ == "__main__":
-    main(tyro.cli(Compare, prog=PROGRAM))
+    given = parse(Compare, PROGRAM, None)
+    finish(lambda: work(given))

@@ -20,6 +20,7 @@ import tyro
 from rich.console import Console
 
 from common.claims.command import finish
+from common.claims.drawing import check_picture
 from common.predict import timeline
 from common.predict.hardware import cluster
 from common.predict.iteration import Prediction, check, predict
@@ -129,7 +130,7 @@ def _check_options(options: Plan) -> None:
             raise ValueError(
                 "--draw draws all layouts: give --search as well; --timeline draws one iteration"
             )
-        plan_search.check_path(options.draw)
+        check_picture(options.draw, "--draw")
 
 
 def _on(recipe: Recipe, gpus: int | None, asked: Recipe) -> Recipe:

@@ -8,12 +8,11 @@ plan says so.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 
 from common.predict.hardware import cluster
 from common.predict.machine import Cluster
 from common.training.recipe import Recipe
-from infra.plan_model import PAPERS
+from papers.series import ALL
 
 NUMBERS: dict[str, Callable[[Recipe], int]] = {
     "layers": lambda r: r.model.depth,
@@ -89,13 +88,9 @@ class Covered:
 @cache
 def covered() -> Covered:
     """By the papers whose times are predicted."""
-    papers = [
-        import_module(f"papers.{path.parent.name}.predicted").PREDICTED
-        for path in sorted(PAPERS.glob("*/predicted.py"))
-    ]
     return Covered.of(
         (paper.paper, cluster(paper.cluster).accelerator.name, recipe)
-        for paper in papers
+        for paper in ALL
         for series in paper
         for recipe in series.recipes
     )

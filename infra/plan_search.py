@@ -13,7 +13,6 @@ from common.claims.drawing import BLUE, PUBLISHED, VERMILION, drawing
 from common.predict.iteration import Prediction
 from common.predict.machine import Cluster
 from common.predict.search import SHOWN, Search, describe
-from common.predict.timeline import PICTURES
 from common.training.config_json import to_json
 
 
@@ -93,14 +92,6 @@ def _layout(p: Prediction) -> dict[str, Any]:
         "execution": to_json(p.recipe.execution),
         "micro_batch": p.recipe.training.micro_batch,
     }
-
-
-def check_path(path: Path) -> None:
-    """Raises ValueError for a file that cannot be drawn."""
-    if path.suffix not in PICTURES:
-        raise ValueError(f"--draw {path}: end the name in {', '.join(PICTURES)}")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"--draw {path}: there is no folder {path.parent}")
 
 
 def draw(found: Search, known: Cluster, path: Path) -> None:

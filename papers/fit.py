@@ -13,12 +13,10 @@ from typing import Annotated
 import tyro
 from rich.table import Table
 
-from common.claims.published import Facts, load
 from common.claims.render import console
 from common.predict.constants import FILE
-from common.predict.series import MEASURES, Predicted, Series
-from papers import FOLDER
-from papers.series import ALL
+from common.predict.series import Predicted, Series
+from papers.series import ALL, facts_of
 
 DIGITS, STEPS = 4, 40
 
@@ -31,14 +29,10 @@ class Fit:
     """Fit again and write the factors to common/predict/constants.toml."""
 
 
-def facts_of(paper: Predicted) -> Facts:
-    return load(FOLDER / paper.paper / "published.toml")
-
-
 def errors(paper: Predicted, series: Series, software: float | None = None) -> list[float]:
     """Of each number, relative."""
-    ours = (MEASURES[series.unit](paper.of(recipe, software)) for recipe in series.recipes)
-    return [a / b - 1 for a, b in zip(ours, series.published(facts_of(paper)), strict=True)]
+    ours, published = series.predicted(paper, software), series.published(facts_of(paper))
+    return [a / b - 1 for a, b in zip(ours, published, strict=True)]
 
 
 def fit(paper: Predicted) -> float:

@@ -5,27 +5,24 @@
 """
 
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated
 
-import tyro
 from rich.table import Table
 
-from common.claims.drawing import BLUE, EDGE, GREEN, ORANGE, drawing
+from common.claims.command import finish, parse
+from common.claims.drawing import BLUE, EDGE, GREEN, ORANGE, check_picture, drawing
 from common.claims.judge import Row
-from common.claims.published import load
 from common.claims.render import console
 from common.claims.run import rows_of
 from common.claims.schema import Paper
 from common.claims.tolerance import numbers
 from common.predict.baselines import constant, number, power_law, rate
 from papers import find
-from papers.series import ALL
+from papers.series import ALL, facts_of
 
 APART = 0.05
 """Pairs of published numbers that differ by more than this have an order to predict."""
@@ -65,7 +62,7 @@ def points(listed: Sequence[tuple[Paper, Sequence[Row]]]) -> list[Point]:
     rows = {(paper.name, row.claim.id): row for paper, rows in listed for row in rows if row.result is not None}
     found = []
     for paper in ALL:
-        facts = load(Path(__file__).parent / paper.paper / "published.toml")
+        facts = facts_of(paper)
         raw = [(series, recipe, value, ours) for series in paper if (paper.paper, series.id) in rows
                for recipe, value, ours in zip(series.recipes, series.published(facts),
                                               numbers(rows[paper.paper, series.id].result.ours), strict=True)]
@@ -182,7 +179,9 @@ class Predictions:
     """Also draw them to this file, .png, .svg or .pdf."""
 
 
-def main(options: Annotated[Predictions, tyro.conf.FlagCreatePairsOff]) -> None:
+def work(options: Predictions) -> list[str]:
+    if options.draw:
+        check_picture(options.draw, "--draw")
     found = points([(paper, rows_of(paper)) for paper in find()])
     table = Table(*COLUMNS, title=TITLE, caption=BASELINES)
     for line in summary(found):
@@ -190,7 +189,9 @@ def main(options: Annotated[Predictions, tyro.conf.FlagCreatePairsOff]) -> None:
     console().print(table)
     if options.draw:
         draw(options.draw, found)
+    return []
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Predictions, prog="python -m papers.predictions", args=sys.argv[1:]))
+    given = parse(Predictions, "python -m papers.predictions", None)
+    finish(lambda: work(given))

@@ -17,6 +17,7 @@ from typing import Annotated, NamedTuple, NoReturn
 import numpy as np
 import tyro
 
+from common.claims.drawing import check_folder
 from common.pipeline.schedule import KINDS, NAMES, Schedule
 from common.pipeline.schedules import TRAINING, make
 from common.pipeline.simulate import Costs, Simulation, simulate
@@ -86,8 +87,7 @@ def _write(played: list[Simulation], path: Path) -> None:
     formats = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix[1:].lower() not in formats:
         raise ValueError(f"{path}: the name of a picture ends in one of {', '.join('.' + f for f in sorted(formats))}")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"{path}: there is no folder {path.parent}")
+    check_folder(path)
     longest = max(float(one.makespan) for one in played)
     cells, rows = [_cells(one) for one in played], [one.schedule.ranks for one in played]
     shortest = min((float(part.time.min()) for part in cells if len(part.time)), default=1.0)

@@ -48,6 +48,13 @@ def recomputed(schedule: Schedule) -> tuple[Fraction, ...]:
     return tuple(Fraction(int((f[:, 3] & KEEP == 0).sum()), len(f)) for f in forwards)
 
 
+def in_flight(schedule: Schedule, rank: int) -> np.ndarray:
+    """Micro-batches that a rank has in flight in each chunk after each of its actions, (actions, chunks)."""
+    kinds, chunks = schedule.actions[rank][:, :2].T
+    step = (kinds == FORWARD).astype(np.int64) - np.isin(kinds, list(RELEASING))
+    return np.cumsum(step[:, None] * (chunks[:, None] == np.arange(schedule.chunks)), axis=0)
+
+
 def largest_windows(schedule: Schedule, room: Sequence[float], size: Callable[[int, int], float]) -> tuple[int, ...]:
     """For each rank, the largest window whose peak fits into room[rank]; at most what it has in flight.
 

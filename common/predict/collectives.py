@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 
 from common.predict.machine import Cluster, Collective, Link, Protocol
+from common.predict.tables import between
 
 # A ring's steps and the bytes over each link, both in units of the ranks n: steps(n), bytes per byte of the tensor.
 RING = {
@@ -156,12 +157,12 @@ class Communication:
         of another system of the kind: the library's own reckoning and it are weighed alike.
         """
         if (name, span.ranks) in self._tables and len(self._tables) > 1:
-            return _between(size, self._tables[name, span.ranks])
+            return between(size, self._tables[name, span.ranks])
         known = [ranks for other, ranks in self._tables if other == "all_reduce"]
         if name not in ("all_reduce", *HALF) or not known:
             return modelled
         ranks = min(known, key=lambda n: abs(math.log(n / span.ranks)))
-        measured = _between(size, self._tables["all_reduce", ranks])
+        measured = between(size, self._tables["all_reduce", ranks])
         there = Span(ranks, 1, ranks)
         ratio = measured / self._modelled("all_reduce", size, there)
         if name in HALF and self.node.link.multicast:
@@ -180,14 +181,3 @@ def _tree_share(protocol: str, size: float) -> float:
     at = min(max(math.log2(size / 64), 0), len(shares) - 1)
     low = min(int(at), len(shares) - 2)
     return shares[low] + (at - low) * (shares[low + 1] - shares[low])
-
-
-def _between(size: float, rows: Sequence[Collective]) -> float:
-    """Seconds for `size` bytes between measured sizes, and beyond the largest at its rate."""
-    if size >= rows[-1].bytes:
-        return rows[-1].seconds * size / rows[-1].bytes
-    if size <= rows[0].bytes:
-        return rows[0].seconds
-    low, high = next((a, b) for a, b in zip(rows, rows[1:], strict=False) if size <= b.bytes)
-    at = math.log(size / low.bytes) / math.log(high.bytes / low.bytes)
-    return low.seconds * (high.seconds / low.seconds) ** at

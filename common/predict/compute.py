@@ -6,12 +6,12 @@ the bytes that it moves. Where a record has measured an operation by name in sev
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 
 from common.predict import products
 from common.predict.constants import Constants, constants
 from common.predict.machine import Accelerator, Kernel
 from common.predict.products import Shape
+from common.predict.tables import between
 from common.trace.record import ABSORBED, Operation
 
 PRECISION = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "float8_e4m3fn": "fp8",
@@ -115,15 +115,5 @@ def _between(operation: Operation, rows: list[Kernel]) -> float:
         rows = sorted(rows, key=lambda k: abs(math.log(max(k.flops, 1) / k.bytes / dense)))[:2]
         rate = math.exp(sum(math.log(k.flops / k.seconds) for k in rows) / len(rows))
         return operation.flops / rate
-    if size >= rows[-1].bytes:
-        return rows[-1].seconds * size / rows[-1].bytes
-    if size <= rows[0].bytes:
-        return rows[0].seconds * max(size / rows[0].bytes, 0.1)
-    low, high = next((a, b) for a, b in zip(rows, rows[1:], strict=False) if size <= b.bytes)
-    at = math.log(size / low.bytes) / math.log(high.bytes / low.bytes)
-    return low.seconds * (high.seconds / low.seconds) ** at
-
-
-def total(compute: Compute, operations: Iterable[Operation]) -> float:
-    """Seconds of operations one after the other."""
-    return sum(map(compute.seconds, operations))
+    least = min(max(size / rows[0].bytes, 0.1), 1.0)  # of the smallest, what smaller ones take
+    return least * between(size, rows)

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 import torch
 
-from common.predict.efficiency import Work, work
+from common.predict.efficiency import work
 from common.predict.iteration import Rates, accelerator
 from common.predict.machine import Accelerator, Cluster
 from common.predict.memory import EXACT, FRAGMENTATION, PREDICTED, Memory, RankMemory, Term, libraries
@@ -31,15 +31,8 @@ GATHERED = 2  # layers whose whole parameters a rank has at a time: the one at w
 @dataclass(frozen=True)
 class FullyShardedPrediction(Rates):
     """micro_batch: the passes of one micro-batch; update: norm, clipping and step of this rank's part; in
-    seconds. peak: dense FLOP/s of one rank. memory: of a rank, all are alike. stages: the whole model, as one
-    stage would hold it."""
+    seconds. memory: of a rank, all are alike."""
 
-    recipe: Recipe
-    cluster: str
-    work: Work
-    peak: float
-    memory: Memory
-    stages: tuple[Stage, ...] = field(repr=False)
     traced: FullyShardedTrace = field(repr=False)
     micro_batch: Priced = field(repr=False)
     update: Priced = field(repr=False)

@@ -26,8 +26,17 @@ DAY = 86_400
 SPLIT = ("zb-h1",)  # schedules whose backward passes leave weight gradients for later
 
 
+@dataclass(frozen=True)
 class Rates:
-    """What the time of an iteration means. Needs recipe, seconds, work and peak, the dense FLOP/s of one rank."""
+    """What an iteration of a recipe on a cluster takes. peak: dense FLOP/s of one rank. stages: of the pipeline, or the
+    whole model as one stage would hold it. Whoever inherits it says `seconds`, of an iteration."""
+
+    recipe: Recipe
+    cluster: str
+    work: Work
+    peak: float
+    memory: Memory
+    stages: tuple[Stage, ...] = field(repr=False)
 
     @property
     def ranks(self) -> int:
@@ -56,14 +65,8 @@ class Rates:
 
 @dataclass(frozen=True)
 class Prediction(Rates):
-    """peak: dense FLOP/s of one rank. stages, times: of each stage of the pipeline, for one micro-batch."""
+    """times: of each stage of the pipeline, for one micro-batch."""
 
-    recipe: Recipe
-    cluster: str
-    work: Work
-    peak: float
-    memory: Memory
-    stages: tuple[Stage, ...] = field(repr=False)
     times: tuple[StageTime, ...] = field(repr=False)
     played: Simulation = field(repr=False)
     ending: Ending = field(repr=False)
@@ -99,6 +102,11 @@ class Prediction(Rates):
             "parameter gathering": ending.gather,
         }
 
+    def longest(self, count: int = 3) -> str:
+        """The terms that take the most time, in words."""
+        most = sorted(self.time, key=self.time.get, reverse=True)[:count]
+        return "predicted " + ", ".join(f"{name} {self.time[name]:.2f} s" for name in most)
+
     @property
     def hidden(self) -> float:
         """Seconds of tensor-parallel communication that run beside operations, mean over ranks; in no sum."""
@@ -133,7 +141,7 @@ def predict(recipe: Recipe, cluster: Cluster, costs: Costs, make_pieces: Make = 
     made = stages(model, execution, grid, recipe.training.micro_batch, make_pieces)
     crossing = border(model, Way.of(execution, grid.tp, recipe.training.micro_batch, "none"), execution.scatter_gather)
     links = Links(grid, crossing, execution.overlaps("pp"), costs)
-    timer = Timer(costs, grid.group(0, "tp"))
+    timer = Timer(costs, grid)
     times = tuple(timer.stage(stage, execution.schedule in SPLIT, links.edges(i, len(made))) for i, stage in enumerate(made))
     played = simulate(plan, lambda kind, stage: times[stage].of(kind), links.delay)
     update = Update(model, execution, grid, costs)

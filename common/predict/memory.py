@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from common.grid import Grid
-from common.pipeline.schedule import CODE, Schedule
-from common.pipeline.windows import FORWARD, RELEASING
+from common.pipeline.schedule import Schedule
+from common.pipeline.windows import FORWARD, in_flight
 from common.precision.policy import precision
 from common.predict.machine import Accelerator
 from common.predict.stages import Stage
@@ -104,22 +104,15 @@ def peaks(schedule: Schedule, stages: Sequence[Stage]) -> list[Moment]:
 def held(schedule: Schedule, stages: Sequence[Stage], rank: int) -> np.ndarray:
     """Bytes kept for backward after each action of a rank, (actions,)."""
     kept = np.array([stages[schedule.stage(rank, c)].kept for c in range(schedule.chunks)])
-    return _in_flight(schedule, rank) @ kept
-
-
-def _in_flight(schedule: Schedule, rank: int) -> np.ndarray:
-    """Micro-batches in flight of each chunk after each action, (actions, chunks)."""
-    kinds, chunks = schedule.actions[rank][:, :2].T
-    step = (kinds == FORWARD).astype(np.int64) - np.isin(kinds, list(RELEASING))
-    return np.cumsum(step[:, None] * (chunks[:, None] == np.arange(schedule.chunks)), axis=0)
+    return in_flight(schedule, rank) @ kept
 
 
 def _curve(schedule: Schedule, stages: Sequence[Stage], rank: int) -> Iterator[tuple[float, Moment]]:
     """The largest sum of kept and passing bytes while each chunk runs."""
     mine = [stages[schedule.stage(rank, c)] for c in range(schedule.chunks)]
     kept = np.array([stage.kept for stage in mine])
-    after = _in_flight(schedule, rank)
-    during = np.where((schedule.actions[rank][:, 0] == CODE["forward"])[:, None], after, np.vstack([after[:1] * 0, after[:-1]]))
+    after = in_flight(schedule, rank)
+    during = np.where((schedule.actions[rank][:, 0] == FORWARD)[:, None], after, np.vstack([after[:1] * 0, after[:-1]]))
     for chunk, stage in enumerate(mine):
         running = np.flatnonzero(schedule.actions[rank][:, 1] == chunk)
         at = running[(during[running] @ kept).argmax()]

@@ -10,18 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
-import torch
-
 from common.grid import Grid
 from common.layers.context import Context
 from common.models.config import LanguageModelConfig
 from common.models.language_model import LanguageModel
-from common.models.record import Record
 from common.pipeline.wire import Cut
 from common.precision.policy import precision
 from common.recompute.policy import Policy
 from common.trace.record import Message, Operation
-from common.trace.trace import Trace, trace
+from common.trace.trace import Trace, blank_record, trace
 from common.trace.world import world
 from common.training.step import Execution
 
@@ -219,12 +216,10 @@ class Border:
 @cache
 def border(model: LanguageModelConfig, way: Way, scatter_gather: bool) -> Border:
     """As the executor cuts what a stage hands on (common/pipeline/wire.py)."""
-    short, sequences = replace(model, pattern="[*]*3"), way.micro_batch
+    short = replace(model, pattern="[*]*3")
     with world(Grid(tp=way.tp)) as layout:
         context = Context(layout, way.kernels, way.sequence_parallel, precision(way.precision).parameters)
-        tokens = torch.empty(sequences, model.sequence, dtype=torch.int64)
-        record = Record(tokens, tokens, tokens.bool(), tokens, samples=tuple(range(sequences)))
-        shapes = LanguageModel(short, context, first=1, last=2).carry(record).values()
+        shapes = LanguageModel(short, context, first=1, last=2).carry(blank_record(model, way.micro_batch)).values()
         cut = Cut(layout.group("tp"), scatter_gather)
         sliced = sum(math.prod(s.shape) * s.dtype.itemsize for s in shapes if cut.sliced(s))
         return Border(sum(cut.count(s) * s.dtype.itemsize for s in shapes), sliced)

@@ -17,9 +17,7 @@ from common.predict.constants import Constants, constants
 from common.predict.machine import Cluster
 from common.predict.spent import Spent, kind
 from common.trace.record import ABSORBED, Message, Operation
-from common.trace.trace import Trace
 
-PASSES = (("forward",), ("recompute", "backward"), ("reduce",), ("optimizer",))  # phases that run through one another
 COMPUTING = "computing"
 
 
@@ -98,23 +96,6 @@ class Priced:
     @property
     def seconds(self) -> float:
         return self.spent.total
-
-
-def price(trace: Trace, costs: Costs) -> dict[str, Priced]:
-    """Each pass of a trace by its last phase: forward, backward (recomputation in its place), reduce, optimizer."""
-    found = {}
-    for phases in PASSES:
-        chosen = [i for i, o in enumerate(trace.operations) if o.phase in phases]
-        place = {}  # how many operations of this pass stand before the i-th of all
-        count = 0
-        for i in range(len(trace.operations) + 1):
-            place[i] = count
-            count += i < len(trace.operations) and trace.operations[i].phase in phases
-        sent = [(place[m.start], place[m.start if m.end is None else m.end], m)
-                for m in trace.messages if m.phase in phases]
-        ranks = {m.group: group_of(trace.grid, trace.rank, m.group) for _, _, m in sent}
-        found[phases[-1]] = play([trace.operations[i] for i in chosen], sent, costs, ranks)
-    return found
 
 
 @dataclass

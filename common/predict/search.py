@@ -122,7 +122,7 @@ class ClosedForm:
 
     def _make_cut(self, recipe: Recipe) -> Cut:
         grid, execution = recipe.grid, recipe.execution
-        timer = self._timers.setdefault(grid.tp, Timer(self.costs, grid.group(0, "tp")))
+        timer = self._timers.setdefault(grid.tp, Timer(self.costs, grid))
         made = stages(recipe.model, execution, grid, recipe.training.micro_batch, self.scaler)
         links, split = self._links(recipe), execution.schedule in SPLIT
         times = [timer.stage(stage, split, links.edges(i, len(made))) for i, stage in enumerate(made)]

@@ -45,8 +45,9 @@ class Series:
         value = facts[self.source].values[self.key]
         return tuple(map(float, value)) if self.several else (float(value),)
 
-    def predicted(self, paper: "Predicted") -> tuple[float, ...]:
-        return tuple(MEASURES[self.unit](paper.of(recipe)) for recipe in self.recipes)
+    def predicted(self, paper: "Predicted", software: float | None = None) -> tuple[float, ...]:
+        """software: another factor than the stored one."""
+        return tuple(MEASURES[self.unit](paper.of(recipe, software)) for recipe in self.recipes)
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,15 @@ class Predicted:
 
     def costs(self, software: float | None = None) -> "Costs":
         """software: another factor than the stored one."""
-        from common.predict.hardware import cluster
-        from common.predict.price import Costs
-
-        return Costs(cluster(self.cluster), software=constants().software[self.paper] if software is None else software)
+        return _costs(self.cluster, constants().software[self.paper] if software is None else software)
 
     def of(self, recipe: "Recipe", software: float | None = None) -> "Prediction":
-        costs = self.costs(software)
-        return _predict(recipe, self.cluster, costs.software)
+        return _predict(recipe, self.costs(software))
+
+    def note(self, series: Series) -> str:
+        """What a result of a series says of itself."""
+        fitted = "; the row that the software factor is fitted on" if series.id == self.fitted else ""
+        return f"on {self.cluster}{fitted}"
 
     @property
     def fitted(self) -> str:
@@ -78,10 +80,16 @@ class Predicted:
 
 
 @cache
-def _predict(recipe: "Recipe", name: str, software: float) -> "Prediction":
+def _costs(name: str, software: float) -> "Costs":
     from common.predict.hardware import cluster
-    from common.predict.iteration import predict
     from common.predict.price import Costs
 
-    where = cluster(name)
-    return predict(recipe, where, Costs(where, software=software))
+    return Costs(cluster(name), software=software)
+
+
+@cache
+def _predict(recipe: "Recipe", costs: "Costs") -> "Prediction":
+    """costs: by identity, which `_costs` keeps."""
+    from common.predict.iteration import predict
+
+    return predict(recipe, costs.cluster, costs)

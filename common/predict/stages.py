@@ -1,7 +1,7 @@
 """Stages of a recipe's pipeline: which pieces each is made of, what it stores and keeps, and the time of its passes."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import groupby
@@ -11,7 +11,7 @@ from common.models.config import LanguageModelConfig
 from common.models.pattern import parse
 from common.pipeline.stages import cuts
 from common.predict.pieces import Pass, Piece, Pieces, Way, pieces, recompute_at
-from common.predict.price import Costs, play
+from common.predict.price import Costs, group_of, play
 from common.predict.spent import Spent
 from common.training.step import Execution
 
@@ -139,10 +139,10 @@ class StageTime:
 
 
 class Timer:
-    """Times pieces on one cluster; each pass of a piece once. ranks: of one tensor-parallel group."""
+    """Times pieces on one cluster; each pass of a piece once. grid: whose tensor-parallel ranks send the messages."""
 
-    def __init__(self, costs: Costs, ranks: Sequence[int]):
-        self.costs, self.ranks = costs, ranks
+    def __init__(self, costs: Costs, grid: Grid):
+        self.costs, self.grid = costs, grid
         self._seen: dict[int, tuple[Pass, Spent]] = {}  # by identity, each with what it is the identity of
         self._stages: dict[tuple, tuple[Stage, StageTime]] = {}
 
@@ -153,7 +153,7 @@ class Timer:
 
     def _spend(self, one: Pass) -> Spent:
         sent = ((m.start, m.end, m) for m in one.messages)
-        return play(one.operations, sent, self.costs, {m.group: self.ranks[:m.size] for m in one.messages}).spent
+        return play(one.operations, sent, self.costs, {m.group: group_of(self.grid, 0, m.group) for m in one.messages}).spent
 
     def stage(self, stage: Stage, split: bool, edges: tuple[float, float] = (0.0, 0.0)) -> StageTime:
         """Stages that are one object give one object."""

@@ -20,6 +20,7 @@ import tyro
 from rich.progress import track
 
 from common.claims.command import finish
+from common.claims.drawing import check_picture
 from common.claims.render import console
 from common.predict import fully_sharded, iteration
 from common.predict import third_party_software as software
@@ -150,7 +151,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def work(options: ThirdParty) -> list[str]:
-    """Raises ValueError for an unknown point."""
+    """Raises ValueError for an unknown point, and for a file that cannot be drawn."""
+    if options.draw:
+        check_picture(options.draw, "--draw")
     shown = track(chosen(options.ids), console=console(stderr=True), transient=True)
     rows = [judge(point, options.plain) for point in shown]
     sums = summaries(rows)

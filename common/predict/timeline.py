@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.claims.drawing import PICTURES, check_folder
 from common.pipeline.draw import COLOURS, IDLE, PALEST
 from common.pipeline.stages import cuts
 from common.predict.iteration import Prediction
@@ -20,7 +21,7 @@ SHADES = {DATA: "#cc79a7", TIED: "#d55e00", UPDATE: "#56b4e9", GATHER: "#f0e442"
 PASSES = "passes"
 LANES = (PASSES, DATA, TIED)
 MICRO = 1e6
-TRACE, PICTURES = ".json", (".png", ".svg", ".pdf")
+TRACE = ".json"
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,7 @@ def check_path(path: Path) -> None:
     """Raises ValueError for a name that is neither a Chrome trace's nor a picture's, and for a folder that is not there."""
     if path.suffix not in (TRACE, *PICTURES):
         raise ValueError(f"{path}: end the name in {TRACE} for a Chrome trace, or in {', '.join(PICTURES)} for a picture")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"{path}: there is no folder {path.parent}")
+    check_folder(path)
 
 
 def write(found: Prediction, path: Path) -> None:

@@ -31,7 +31,7 @@ from common.precision.policy import precision
 from common.recompute.policy import Policy
 from common.trace.record import Operation, recording
 from common.trace.streams import Streams, Transfer
-from common.trace.trace import _record as blank_record
+from common.trace.trace import blank_record
 from common.trace.world import TracedLayout, world
 from common.training.optimizer import AdamWConfig, Optimizer
 from common.training.step import Execution

@@ -162,7 +162,7 @@ def layer_trace(config: LanguageModelConfig, grid: Grid, **settings) -> Trace:
 def _step(model: LanguageModel, gradients: Gradients, optimizer: Optimizer, recorder: Recorder,
           micro_batch: int) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
     """Runs one step under the recorder; returns saved bytes by name, and both kinds of peaks by phase."""
-    record = _record(model.config, micro_batch)
+    record = blank_record(model.config, micro_batch)
     carry = _carry(model, record)
     peaks, kernel_peaks = {}, {}
 
@@ -190,7 +190,7 @@ def _step(model: LanguageModel, gradients: Gradients, optimizer: Optimizer, reco
     return dict(meter.saved), peaks, kernel_peaks
 
 
-def _record(config: LanguageModelConfig, micro_batch: int) -> Record:
+def blank_record(config: LanguageModelConfig, micro_batch: int) -> Record:
     shape = micro_batch, config.sequence
     tokens, labels, positions = (torch.empty(shape, dtype=torch.int64) for _ in range(3))
     counted = torch.empty(shape, dtype=torch.bool)

@@ -28,7 +28,7 @@ class TracedLayout(Layout):
 
     def _group(self, name: str, ranks: tuple[int, ...], alone: bool = False) -> Group:
         if name not in self._named:
-            handle = dist.new_group(list(ranks), use_local_synchronization=True) if len(ranks) > 1 else None
+            handle = self._process_group(ranks) if len(ranks) > 1 else None
             self._named[name] = Group(name, ranks, ranks.index(self.rank), handle)
         return self._named[name]
 

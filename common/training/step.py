@@ -40,8 +40,9 @@ class Execution:
     of common/pipeline/schedules.py; chunks: stages per pipeline rank, for the interleaved one. scatter_gather: tensor ranks
     share the sending of what they all hold. sharded_optimizer: each data rank updates its part of the parameters (ZeRO-1).
     bucket: elements of a gradient bucket. reduce_in: data ranks send gradients as they are kept, "main", or in the type of
-    "parameters", half as many bytes for the half types and rounded. overlap: axes whose messages run beside computing, "none" or some of tp (beside
-    weight gradients), pp (beside the next action) and dp (buckets, beside the last backward passes); a rank waits for others.
+    "parameters", half as many bytes for the half types and rounded. overlap: axes whose messages run beside computing,
+    "none" or some of tp (beside weight gradients), pp (beside the next action) and dp (buckets, beside the last backward
+    passes); a rank waits for the others.
     """
 
     kernels: str = "sdpa"

@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cache
 
 from common.claims import Ask, AtMost, Equal, Quantity, Reading, Relative, Result, Rounding, produces
-from papers.interleaved_pipelining.quantities import exact
+from common.claims.quantities import exact
 from papers.interleaved_pipelining.sizes import (
     FACTS,
     INTERLEAVED,

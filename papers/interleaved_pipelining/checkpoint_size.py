@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from common.claims import Ask, Result, Rounding, produces
-from papers.interleaved_pipelining.quantities import exact
+from common.claims.quantities import exact
 from papers.interleaved_pipelining.sizes import FACTS, GIGA, TERA
 
 SIZE = "text-checkpoint-size"

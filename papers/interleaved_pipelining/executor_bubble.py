@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from common.claims import Absolute, Ask, AtMost, Quantity, Relative, Result, produces
-from papers.interleaved_pipelining.quantities import measured
+from common.claims.quantities import measured
 from papers.interleaved_pipelining.sizes import value
 
 FORWARD, BACKWARD = 0.02, 0.04

@@ -17,7 +17,7 @@ from common.claims import (
     Rounding,
     produces,
 )
-from papers.interleaved_pipelining.quantities import derived
+from common.claims.quantities import derived
 from papers.interleaved_pipelining.sizes import FACTS, INTERLEAVED, PIPELINED
 
 RATE = "tflops_per_gpu"

@@ -17,8 +17,8 @@ import tyro
 from common.claims import Ask, AtMost, Figure, Result, produces
 from common.claims.drawing import BLUE, EDGE, GREEN, ORANGE, SKY, VERMILION, YELLOW, drawing
 from common.claims.origin import origin_of
+from common.claims.quantities import measured
 from common.claims.store import write_text
-from papers.interleaved_pipelining.quantities import measured
 
 STORED = Path(__file__).parent / "results" / "training" / "layouts.json"
 COMMAND = "python -m papers.interleaved_pipelining.layouts --store"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from common.claims import Ask, Contradiction, Equal, Relative, Result, produces
-from papers.interleaved_pipelining.quantities import exact
+from common.claims.quantities import exact
 from papers.interleaved_pipelining.sizes import (
     INTERLEAVED,
     PIPELINED,

@@ -5,7 +5,7 @@ from functools import cache
 
 from common.claims import Absolute, Ask, Equal, Relative, Result, Rounding, produces
 from common.claims.published import Facts
-from papers.interleaved_pipelining.quantities import derived, exact
+from common.claims.quantities import derived, exact
 from papers.interleaved_pipelining.sizes import FACTS, TABLE_1, at_rows, names
 
 FIGURE_7 = FACTS["figure7-microbatch"]

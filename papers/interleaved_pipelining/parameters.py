@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from common.claims import Ask, Contradiction, Quantity, Relative, Result, Rounding, produces
 from common.claims.published import Facts
-from papers.interleaved_pipelining.quantities import exact
+from common.claims.quantities import exact
 from papers.interleaved_pipelining.sizes import FACTS, GIGA, TABLE_1, TABLE_2, value, variables
 
 KEY = "params_billion"

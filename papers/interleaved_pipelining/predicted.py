@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from common.claims import Absolute, Ask, Relative, Result, produces
+from common.claims.quantities import predicted
 from common.predict.series import TERA, Predicted, Series
-from papers.interleaved_pipelining.quantities import predicted
 from papers.interleaved_pipelining.sizes import FACTS, TABLE_1
 
 RATE, SEQUENCES = "tflops_per_gpu", "sequences_per_s"
@@ -102,9 +102,8 @@ def results(ask: Ask, chosen: Sequence[Series]) -> Iterator[Result]:
             ours, published = series.predicted(PREDICTED), series.published(ask.facts)
             errors = [a / b - 1 for a, b in zip(ours, published, strict=True)]
             why = CAUSES.get(series.source.partition("-")[0])
-            note = "the row that the software factor is fitted on" if series.id == PREDICTED.fitted else \
-                "errors " + ", ".join(f"{100 * e:+.1f} %" for e in errors)
-            yield Result(series.id, ours if len(ours) > 1 else ours[0], detail=f"on {PREDICTED.cluster}; {note}",
+            note = PREDICTED.note(series) + "; errors " + ", ".join(f"{100 * e:+.1f} %" for e in errors)
+            yield Result(series.id, ours if series.several else ours[0], detail=note,
                          cause=why(series, ours, published) if why else "")
 
 

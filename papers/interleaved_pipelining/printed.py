@@ -6,8 +6,8 @@ A derived value has to agree within what the rounding of printed numbers leaves 
 from collections.abc import Iterator
 
 from common.claims import Absolute, Ask, Equal, Quantity, Result, Rounding, produces
+from common.claims.quantities import derived, exact
 from papers.interleaved_pipelining.parameters import same_model
-from papers.interleaved_pipelining.quantities import derived, exact
 from papers.interleaved_pipelining.sizes import (
     DAY,
     FACTS,

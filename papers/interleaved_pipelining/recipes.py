@@ -16,7 +16,7 @@ from common.training.optimizer import AdamWConfig
 from common.training.recipe import Recipe, TrainingConfig
 from common.training.schedules import LearningRate
 from common.training.step import Execution
-from data.config import DataConfig
+from data.config import SMALL_CORPUS, DataConfig
 
 # layers, hidden, heads, tp, pp, dp, global batch, micro-batch, chunks per device (table 1)
 TABLE_1 = {
@@ -196,11 +196,6 @@ def figure17_145b() -> Recipe:
 
 def figure18_175b() -> Recipe:
     return figure_18(60, scatter_gather=False)
-
-
-SMALL_CORPUS = DataConfig(vocab=1024, max_bytes=300_000, train_packages=("numpy",), valid_packages=("tyro",),
-                          test_packages=("rich",))
-"""Prepared in seconds, once; its tokens last for longer than any run here."""
 
 
 def laptop_under(grid: Grid = Grid(), steps: int = 100, **execution) -> Recipe:  # noqa: B008 (a frozen value)

@@ -5,7 +5,7 @@ from math import sqrt
 
 from common.claims import Absolute, Ask, Equal, Relative, Result, produces
 from common.claims.formula import evaluate
-from papers.interleaved_pipelining.quantities import exact
+from common.claims.quantities import exact
 from papers.interleaved_pipelining.sizes import TABLE_1, formula, names, variables
 
 GIB = 2**30

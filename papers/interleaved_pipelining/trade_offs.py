@@ -6,7 +6,7 @@ What is tested is what the figures order, not their heights: two stages on two c
 from collections.abc import Iterator, Sequence
 
 from common.claims import Ask, AtLeast, AtMost, Order, Quantity, Relative, Result, produces
-from papers.interleaved_pipelining.quantities import measured
+from common.claims.quantities import measured
 from papers.interleaved_pipelining.sizes import FACTS
 
 STAGES = 2

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from common.claims import Ask, Equal, Result, produces
-from papers.interleaved_pipelining.quantities import measured
+from common.claims.quantities import measured
 from papers.interleaved_pipelining.sizes import value
 
 RANKS, TENSOR, CHUNKS = 4, 2, 2

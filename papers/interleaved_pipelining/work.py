@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from common.claims import Ask, Equal, Quantity, Relative, Result, Rounding, produces
 from common.claims.formula import evaluate
 from common.claims.published import Facts
-from papers.interleaved_pipelining.quantities import exact
+from common.claims.quantities import exact
 from papers.interleaved_pipelining.sizes import (
     DAY,
     FACTS,

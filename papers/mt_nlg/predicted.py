@@ -6,7 +6,8 @@ data ranks are added.
 
 from collections.abc import Iterator
 
-from common.claims import Ask, Quantity, Relative, Result, produces
+from common.claims import Ask, Relative, Result, produces
+from common.claims.quantities import predicted
 from common.predict.series import TERA, Predicted, Series
 
 NODES = (280, 350, 420)
@@ -28,18 +29,15 @@ PREDICTED = Predicted("mt_nlg", "selene", tuple(
 
 
 @produces(
-    *(Quantity(source(nodes), SECONDS, "predicted", Relative(0.04), headline=nodes == 420, text=f"iteration, {nodes} nodes")
+    *(predicted(source(nodes), SECONDS, Relative(0.04), headline=nodes == 420, text=f"iteration, {nodes} nodes")
       for nodes in NODES),
-    *(Quantity(source(nodes), RATE, "predicted", Relative(0.04), text=f"rate, {nodes} nodes") for nodes in NODES),
+    *(predicted(source(nodes), RATE, Relative(0.04), text=f"rate, {nodes} nodes") for nodes in NODES),
     minutes=0.1,
 )
 def iteration_times(ask: Ask) -> Iterator[Result]:
     for series in PREDICTED:
         found = PREDICTED.of(*series.recipes)
-        most = sorted(found.time, key=found.time.get, reverse=True)[:3]
-        detail = f"on {PREDICTED.cluster}" + ("; the row that the software factor is fitted on" if series.id == PREDICTED.fitted
-                                              else "")
-        cause = "predicted " + ", ".join(f"{name} {found.time[name]:.2f} s" for name in most)
+        detail, cause = PREDICTED.note(series), found.longest()
         yield Result(series.id, found.seconds, detail=detail, cause=cause)
         yield Result(f"{series.source}/{RATE}", found.flops_per_second() / TERA, detail=detail, cause=cause)
 

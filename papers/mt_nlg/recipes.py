@@ -9,7 +9,7 @@ from common.training.optimizer import AdamWConfig
 from common.training.recipe import Recipe, TrainingConfig
 from common.training.schedules import LearningRate
 from common.training.step import Execution
-from data.config import DataConfig
+from data.config import SMALL_CORPUS, DataConfig
 
 BATCH, SEQUENCE, TOKENS = 1920, 2048, 270e9
 STEPS = round(TOKENS / (BATCH * SEQUENCE))
@@ -50,6 +50,5 @@ def laptop() -> Recipe:
         training=TrainingConfig(steps=60, batch=8, micro_batch=2),
         rate=LearningRate(peak=1e-3, total=60, warmup=6, floor=1e-4),
         optimizer=AdamWConfig(beta1=0.9, beta2=0.95),
-        data=DataConfig(vocab=1024, max_bytes=300_000, train_packages=("numpy",), valid_packages=("tyro",),
-                        test_packages=("rich",)),
+        data=SMALL_CORPUS,
     )

@@ -7,7 +7,7 @@ open; where it does not, the paper gives two values.
 from collections.abc import Iterator
 
 from common.claims import Absolute, Ask, AtLeast, Contradiction, Equal, Quantity, Result, Rounding, produces
-from papers.sequence_parallelism.quantities import derived
+from common.claims.quantities import derived
 from papers.sequence_parallelism.sizes import FACTS, GIB, SIZES
 
 GIGA = 1e9

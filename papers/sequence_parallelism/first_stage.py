@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from common.claims import Ask, Relative, Result, produces
 from common.claims.published import Facts
-from papers.sequence_parallelism.quantities import exact
+from common.claims.quantities import exact
 from papers.sequence_parallelism.sizes import FACTS, GIB, MIB, NAMES, SIZES, formula, variables
 
 TOTALS = {

@@ -6,8 +6,9 @@ from functools import cache
 
 import numpy as np
 
-from common.pipeline.schedule import CODE, Schedule
+from common.pipeline.schedule import Schedule
 from common.pipeline.schedules import make
+from common.pipeline.windows import in_flight
 from common.trace.trace import Trace
 from papers.sequence_parallelism.recipes import published
 from papers.sequence_parallelism.traces import in_layers, stage
@@ -23,9 +24,7 @@ def schedule(size: str, chunks: int | None = None) -> Schedule:
 
 def at_peak(plan: Schedule, rank: int, sizes: list[int]) -> tuple[int, ...]:
     """Micro-batches in flight in each chunk of a rank when they hold the most; sizes: what one holds in each chunk."""
-    kinds, chunks = plan.actions[rank][:, :2].T
-    step = (kinds == CODE["forward"]).astype(int) - (kinds == CODE["backward"])
-    held = np.cumsum(step[:, None] * (chunks[:, None] == np.arange(plan.chunks)), axis=0)
+    held = in_flight(plan, rank)
     return tuple(held[(held @ np.array(sizes)).argmax()].tolist())
 
 

@@ -7,7 +7,7 @@ formulas are taken at the tensor-parallel size that ran, one process and two.
 from collections.abc import Iterator
 
 from common.claims import Ask, Quantity, Relative, Result, produces
-from papers.sequence_parallelism.quantities import measured
+from common.claims.quantities import measured
 from papers.sequence_parallelism.sizes import MIB, NAMES, variables
 
 MICRO_BATCH, SEQUENCE = 2, 256

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from common.claims import Ask, Relative, Result, produces
 from common.claims.published import Facts
+from common.claims.quantities import measured
 from papers.sequence_parallelism.live_memory import HIDDEN, MICRO_BATCH, SEQUENCE, check
-from papers.sequence_parallelism.quantities import measured
 from papers.sequence_parallelism.sizes import MIB
 from papers.sequence_parallelism.stage_memory import FORMULA
 

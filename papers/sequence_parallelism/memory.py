@@ -6,7 +6,7 @@ Formula and trace stand side by side. What we call ours is summed from the tenso
 from collections.abc import Iterator
 
 from common.claims import Ask, Equal, Quantity, Relative, Result, Rounding, produces
-from papers.sequence_parallelism.quantities import exact
+from common.claims.quantities import exact
 from papers.sequence_parallelism.sizes import (
     GIB,
     MIB,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from common.claims import Ask, Equal, Relative, Result, produces
-from papers.sequence_parallelism.quantities import exact
+from common.claims.quantities import exact
 
 SIZE = "22b"
 RELATED = "comm-related-sagemaker"

@@ -8,7 +8,7 @@ from functools import cache
 
 from common.claims import Ask, AtLeast, Equal, Result, produces
 from common.claims.published import Facts
-from papers.sequence_parallelism.quantities import exact
+from common.claims.quantities import exact
 from papers.sequence_parallelism.sizes import FACTS, NAMES, SIZES
 from papers.sequence_parallelism.stage_memory import in_flight
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from common.claims import Ask, AtMost, Contradiction, Quantity, Relative, Result, produces
-from papers.sequence_parallelism.quantities import exact
+from common.claims.quantities import exact
 from papers.sequence_parallelism.sizes import FACTS, MIB, formula, variables
 
 CLOSE = Relative(0.001)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import cache
 
 from common.claims import Absolute, Ask, Relative, Result, produces
+from common.claims.quantities import predicted
 from common.predict.series import Predicted, Series
-from papers.sequence_parallelism.quantities import predicted
 from papers.sequence_parallelism.sizes import SIZES
 
 LAYER, ITERATION, POINTS = Relative(0.07), Relative(0.09), 4
@@ -51,7 +51,7 @@ def layer(size: str, sequence_parallel: bool, recompute: str) -> tuple[float, fl
 
     recipe = _published(size, (sequence_parallel, recompute))
     way = Way.of(recipe.execution, recipe.grid.tp, recipe.training.micro_batch, recompute)
-    timer = Timer(PREDICTED.costs(), recipe.grid.group(0, "tp"))
+    timer = Timer(PREDICTED.costs(), recipe.grid)
     one = pieces(recipe.model, recipe.model.layers.units[0], way).layer
     return tuple(1e3 * timer.spent(each).total for each in (one.forward, one.backward))
 
@@ -96,20 +96,12 @@ def iteration_times(ask: Ask) -> Iterator[Result]:
     for series in PREDICTED:
         if ask.wants(series.id):
             (ours,), (published,) = series.predicted(PREDICTED), series.published(ask.facts)
-            fitted = "; the row that the software factor is fitted on" if series.id == PREDICTED.fitted else ""
-            yield Result(series.id, ours, detail=f"on {PREDICTED.cluster}{fitted}",
-                         cause=f"{ours - published:+.2f} s: {_longest(series.recipes[0])}")
+            yield Result(series.id, ours, detail=PREDICTED.note(series),
+                         cause=f"{ours - published:+.2f} s: {PREDICTED.of(*series.recipes).longest()}")
     if ask.wants(f"{ABSTRACT}/mfu_percent_full_recompute"):
-        recipe = _published("530b", FULL, REPLICAS)
-        yield Result(f"{ABSTRACT}/mfu_percent_full_recompute", 100 * PREDICTED.of(recipe).utilisation(),
-                     detail="model FLOPs, attention whole, of 312 TFLOP/s", cause=_longest(recipe))
-
-
-def _longest(recipe) -> str:
-    """The three terms that take longest, in words."""
-    time = PREDICTED.of(recipe).time
-    most = sorted(time, key=time.get, reverse=True)[:3]
-    return "predicted " + ", ".join(f"{name} {time[name]:.2f} s" for name in most)
+        found = PREDICTED.of(_published("530b", FULL, REPLICAS))
+        yield Result(f"{ABSTRACT}/mfu_percent_full_recompute", 100 * found.utilisation(),
+                     detail="model FLOPs, attention whole, of 312 TFLOP/s", cause=found.longest())
 
 
 GAINS = ("175b", "530b")

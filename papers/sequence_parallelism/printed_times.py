@@ -18,7 +18,7 @@ from common.claims import (
     Rounding,
     produces,
 )
-from papers.sequence_parallelism.quantities import derived
+from common.claims.quantities import derived
 from papers.sequence_parallelism.sizes import FACTS, NAMES, SIZES
 
 TIME_ERROR = 0.05  # ms: half of the last digit of table 4's times

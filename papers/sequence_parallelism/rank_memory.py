@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from common.claims import Ask, Quantity, Reading, Relative, Result, Rounding, produces
 from common.claims.published import Facts
+from common.claims.quantities import exact
 from papers.sequence_parallelism.itemised import itemised
 from papers.sequence_parallelism.outside_layers import EXTRAS
-from papers.sequence_parallelism.quantities import exact
 from papers.sequence_parallelism.sizes import FACTS, GIB, NAMES, SIZES, Formula, variables
 
 BARS = {"baseline": ("tp", "table2-tp"), "present_work": ("tp-sp-selective", "table2-tp-sp-selective")}

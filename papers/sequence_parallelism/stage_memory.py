@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from common.claims import Ask, Equal, Reading, Result, produces
 from common.claims.published import Facts
-from papers.sequence_parallelism.quantities import exact
+from common.claims.quantities import exact
 from papers.sequence_parallelism.sizes import FACTS, GIB, MIB, Formula, variables
 
 CURVES = {"dealloc": 0, "no-dealloc": 1}

@@ -9,7 +9,7 @@ timed in the long form alone.
 from collections.abc import Iterator
 
 from common.claims import Ask, AtLeast, Order, Quantity, Result, produces
-from papers.sequence_parallelism.quantities import measured
+from common.claims.quantities import measured
 from papers.sequence_parallelism.sizes import FACTS, NAMES, SIZES, Formula
 
 POLICIES = ("none", "selective", "full")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from common.claims import Absolute, Ask, Contradiction, Quantity, Relative, Result, Rounding, produces
-from papers.sequence_parallelism.quantities import derived
+from common.claims.quantities import derived
 from papers.sequence_parallelism.sizes import FACTS, NAMES, SIZES, formula
 from papers.sequence_parallelism.work import TERA, WORDS, by_the_text, iteration
 

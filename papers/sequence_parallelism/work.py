@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from common.claims import Ask, Contradiction, Quantity, Relative, Result, Rounding, produces
-from papers.sequence_parallelism.quantities import exact
+from common.claims.quantities import exact
 from papers.sequence_parallelism.sizes import FACTS, MODELS, NAMES, SIZES, formula, formulas, parts, variables
 
 TERA, PETA = 1e12, 1e15

@@ -1,10 +1,10 @@
-"""Quantities of this paper in one line each, by kind; arguments as those of common.claims.Quantity."""
+"""Quantities in one line each, by kind; arguments as those of Quantity."""
 
-from common.claims import Quantity
+from common.claims.schema import Quantity
 
 
 def exact(source: str, key: str, tolerance, published=None, **rest) -> Quantity:
-    """From a trace at the published size."""
+    """From a trace at the published size, or from a schedule played at it."""
     return Quantity(source, key, "exact", tolerance, published, **rest)
 
 
