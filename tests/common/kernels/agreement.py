@@ -10,12 +10,17 @@ from tests.oracles.parity import deviations
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1.5e-2}
 
 
+def cotangent(shape: Sequence[int]) -> Tensor:
+    """The gradient of an output: fp64 that bf16 holds, so the same numbers in every dtype."""
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    return drawn.to(torch.bfloat16).double()
+
+
 def run(function: Callable[..., Tensor], inputs: Sequence[Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """Output and the gradient of each input, for a random gradient of the output; all must be of `dtype`."""
     leaves = [x.detach().to(dtype).requires_grad_() for x in inputs]
     output = function(*leaves)
-    cotangent = torch.randn(output.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    output.backward(cotangent.to(torch.bfloat16).to(output.dtype))  # the same numbers in every dtype
+    output.backward(cotangent(output.shape).to(output.dtype))
     found = {"output": output.detach()} | {f"gradient {i}": x.grad for i, x in enumerate(leaves)}
     for name, x in found.items():
         assert x.dtype == dtype, f"{name} is {x.dtype}"
