@@ -22,12 +22,13 @@ import tyro
 from common.checkpoint.files import write_text
 from common.claims.origin import machine
 from common.device import KINDS, default_kind, device_count, physical_cores
-from common.predict.hardware import FOLDER, cluster
+from common.predict.hardware import FOLDER, cluster, cluster_of
 from common.predict.hardware_file import dumps
 from infra.launch import run_local
 from infra.measure_device import Plan, mean, measure_device
+from infra.measure_dispatch import overhead_on
 from infra.measure_links import measure_links, slowest
-from infra.measure_record import accelerator, node, value
+from infra.measure_record import accelerator, node, rounded, value
 
 PROGRAM = "python -m infra.measure"
 CPU_LIMIT, GPU_LIMIT = 2.2e9, 1.2e13  # FLOPs of the largest product
@@ -58,7 +59,7 @@ def plan(kind: str, ranks: int, quick: bool) -> Plan:
         return Plan(_products(("fp32",), (64, 512, 2048), (64, 192, 768, 2048) if ranks == 1 else (64, 192, 768),
                               CPU_LIMIT) + ((("bf16", "nt", 512, 768, 768), ("fp64", "nt", 512, 768, 768))
                                             if ranks == 1 else ()),
-                    (2**16, 2**19, 2**22), ((8, 6, 256, 32), (4, 8, 512, 64)), "fp32", 0.04)
+                    (2**12, 2**16, 2**19, 2**22), ((8, 16, 256, 12), (8, 6, 256, 32), (4, 8, 512, 64)), "fp32", 0.04)
     capability = torch.cuda.get_device_capability()
     half = ("bf16", "fp16") if capability >= (8, 0) else ("fp16",)
     rest = (("tf32",) if capability >= (8, 0) else ()) + (("fp8",) if capability >= (8, 9) else ()) + ("fp32",)
@@ -153,6 +154,9 @@ def measure(kind: str, quick: bool) -> dict[str, Any]:
             {"ranks": ranks, "accelerator": accelerator(
                 kind, mean(run_local(measure_device, ranks, plan(kind, ranks, quick), kind=kind)), ranks, source)}
             for ranks in counts]
+    for ranks, part in ((1, document), *((part["ranks"], part) for part in document.get("shared", ()))):
+        seconds = overhead_on(cluster_of(document), kind, ranks)
+        part["accelerator"]["dispatch_overhead"] = value(rounded(seconds * 1e6), "us", source)
     return document
 
 

@@ -1,15 +1,17 @@
 """Times of single kernels on one device: matrix products by size, other operations by bytes, overheads.
 
 Each time is the lower quartile of several samples, since other work on the machine only ever adds to them; of calls
-on the same operands, so that small ones are found in cache.
+on SETS operands in turn, so that only small ones are found in cache, as in a step.
 """
 
+import itertools
 import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ aten = torch.ops.aten
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16,
           "fp16": torch.float16}  # fp8 has a product of its own
 WIDTH = 256  # of the rows that row-wise operations work on
+SETS = 4
 SAMPLE = 1e-3  # seconds of calls that one sample holds at least
 
 
@@ -43,12 +46,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one rank found. launch, dispatch: seconds, see common/predict/machine.py."""
+    """What one rank found. launch: seconds, see common/predict/machine.py."""
 
     products: tuple[Product, ...]
     kernels: tuple[Kernel, ...]
     launch: float
-    dispatch: float
 
 
 def measure_device(context: RankContext, plan: Plan) -> Measured:
@@ -61,19 +63,20 @@ def measure_device(context: RankContext, plan: Plan) -> Measured:
     for precision, layout, m, n, k in plan.products:
         show.step(f"products in {precision}, ranks at once: {context.size}")
         dist.barrier()
-        work = product(device, precision, layout, m, n, k)
+        work = turns([product(device, precision, layout, m, n, k) for _ in range(SETS)])
         products.append(Product(precision, layout, m, n, k, seconds_of(work, device, plan.seconds)))
     kernels = []
-    for name, func, args, kwargs in _operations(device, plan):
+    for same in zip(*(_operations(device, plan) for _ in range(SETS)), strict=True):
+        name, func, args, kwargs = same[0]
         show.step(f"other operations, ranks at once: {context.size}")
         dist.barrier()
         with torch.no_grad():
             out = func(*args, **kwargs)
             moved, done = sum(traffic(func, args, kwargs, out)), flops(func, args, kwargs, out)
-            seconds = seconds_of(lambda f=func, a=args, k=kwargs: f(*a, **k), device, plan.seconds)
+            seconds = seconds_of(turns([partial(func, *a, **k) for _, func, a, k in same]), device, plan.seconds)
         kernels.append(Kernel(name, plan.precision, moved, done, seconds))
     dist.barrier()
-    found = Measured(tuple(products), tuple(kernels), launch_overhead(device), dispatch_overhead(device))
+    found = Measured(tuple(products), tuple(kernels), launch_overhead(device))
     show.end()
     return found
 
@@ -85,7 +88,13 @@ def mean(found: list[Measured]) -> Measured:
 
     return Measured(over(tuple(zip(*(f.products for f in found), strict=True))),
                     over(tuple(zip(*(f.kernels for f in found), strict=True))),
-                    statistics.mean(f.launch for f in found), statistics.mean(f.dispatch for f in found))
+                    statistics.mean(f.launch for f in found))
+
+
+def turns(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
+    """One call of these after the other, over and over."""
+    going = itertools.cycle(calls)
+    return lambda: next(going)()
 
 
 def seconds_of(work: Callable[[], Any], device: Device, seconds: float) -> float:
@@ -122,7 +131,10 @@ def _batch(work: Callable[[], Any], device: Device, calls: int) -> float:
 
 
 def product(device: Device, precision: str, layout: str, m: int, n: int, k: int) -> Callable[[], Tensor]:
-    """A call of the matrix product (m, k) x (k, n) with operands stored as `layout` says; fp8 takes nt alone."""
+    """A call of the matrix product (m, k) x (k, n) with operands stored as `layout` says; fp8 takes nt alone.
+
+    Of tn, which is a weight gradient, the result is added to what is there.
+    """
     at = device.torch_device
     if precision == "fp8":
         a, b = (torch.randn(size, k, device=at).to(torch.float8_e4m3fn) for size in (m, n))
@@ -130,7 +142,9 @@ def product(device: Device, precision: str, layout: str, m: int, n: int, k: int)
         return lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     left, right = operands(at, DTYPES[precision], layout, m, n, k)
-    out = torch.empty(m, n, device=at, dtype=left.dtype)
+    out = torch.zeros(m, n, device=at, dtype=left.dtype)
+    if layout == "tn":
+        return lambda: out.addmm_(left, right)
     return lambda: torch.mm(left, right, out=out)
 
 
@@ -157,19 +171,6 @@ def launch_overhead(device: Device) -> float:
         for _ in range(kernels):
             x.add_(1)
     return seconds_of(graph.replay, device, 0.2) / kernels
-
-
-def dispatch_overhead(device: Device) -> float:
-    """Seconds of the host for one eager operation whose backward is recorded."""
-    x = torch.zeros(1, device=device.torch_device, requires_grad=True)
-    calls, samples = 200, []
-    for _ in range(9):
-        device.synchronize()
-        begin = time.perf_counter()
-        for _ in range(calls):
-            x + x
-        samples.append((time.perf_counter() - begin) / calls)
-    return lower_quartile(samples)
 
 
 def _operations(device: Device, plan: Plan) -> Iterator[tuple[str, Any, tuple, dict]]:
@@ -214,7 +215,7 @@ def _row_wise(at: torch.device, dtype: torch.dtype, rows: int) -> Iterator[tuple
            (y, x, [WIDTH], average, scale, weight, bias, [True, True, True]))
     yield aten._softmax.default, (x, -1, False)
     yield aten._softmax_backward_data.default, (y, aten._softmax(x, -1, False), -1, dtype)
-    yield aten.native_dropout_backward.default, (x, keep, 1.1)
+    yield aten._to_copy.default, (keep.view(torch.uint8),), {"dtype": dtype}
     yield aten.masked_fill_.Scalar, (x.clone(), keep, 0.0)
     yield torch.ops.common.dropout_mask.default, (1, 1, [0], 0, "", [], 0, rows, rows, WIDTH, 26, at)
     table, tokens = x, torch.randint(0, rows, (rows,), device=at)
@@ -248,7 +249,7 @@ def _attention(device: Device, dtype: torch.dtype, b: int, n: int, s: int, d: in
                (g, q, k, v, out, sums, starts_q, starts_k, most_q, most_k, 0.0, True, seed, offset))
     heads = [x.reshape(b * n, s, d) for x in (q, k, v)]
     scores = torch.randn(b * n, s, s, device=device.torch_device).to(dtype)
-    yield aten.baddbmm.default, (scores[:1], heads[0], heads[1].transpose(1, 2)), {"beta": 0}
+    yield aten.baddbmm.default, (scores[:1].expand_as(scores), heads[0], heads[1].transpose(1, 2)), {"alpha": 0.1}
     yield aten.bmm.default, (scores, heads[2])
     yield aten.bmm.default, (heads[0].transpose(1, 2), scores)
 

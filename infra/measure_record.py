@@ -29,7 +29,7 @@ def accelerator(kind: str, found: Measured, ranks: int, source: str) -> dict[str
     return _identity(kind, ranks, source) | {
         "memory_bandwidth": value(rounded(largest.bytes / largest.seconds / 1e9), "GB/s", source),
         "launch_overhead": value(rounded(found.launch * 1e6), "us", source),
-        "dispatch_overhead": value(rounded(found.dispatch * 1e6), "us", source),
+        "dispatch_overhead": value(0, "us", source),
         "peak": {name: value(rounded(peak[name] / 1e9), "GFLOP/s", f"best of its products, {source}")
                  for name in sorted(peak, key=lambda name: peak[name])},
         "products": product_tables(found.products, source),

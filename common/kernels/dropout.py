@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from common.kernels.region import fused
+from common.kernels.region import fused, kernel
 from common.random import fill_random_bytes, key
 from common.recompute.meter import tag
 
@@ -99,6 +99,14 @@ def attention_mask_BNQK(site: Site, p: float, shape: torch.Size, first_head: int
     return _keep(site, p, range(first_head, first_head + N), 0, Q, Q, K, device)
 
 
+@kernel("aten.native_dropout_backward")
+def _dropped(x: Tensor, keep: Tensor, scale: float) -> Tensor:
+    """x * keep * scale; on a CPU through a mask of numbers, which multiplies in a third of the time of one of bools."""
+    if x.is_cuda:
+        return torch.ops.aten.native_dropout_backward(x, keep, scale)
+    return keep.view(torch.uint8).to(x.dtype).mul_(x).mul_(scale)
+
+
 class _Dropout(Function):
     """x * keep * scale; keeps the mask alone."""
 
@@ -106,12 +114,12 @@ class _Dropout(Function):
     def forward(ctx, x, keep, scale):
         ctx.save_for_backward(keep)
         ctx.scale = scale
-        return torch.ops.aten.native_dropout_backward(x, keep, scale)
+        return _dropped(x, keep, scale)
 
     @staticmethod
     def backward(ctx, grad):
         (keep,) = ctx.saved_tensors
-        return torch.ops.aten.native_dropout_backward(grad, keep, ctx.scale), None, None
+        return _dropped(grad, keep, ctx.scale), None, None
 
 
 class _DropoutAdd(Function):
@@ -121,12 +129,12 @@ class _DropoutAdd(Function):
     def forward(ctx, x, residual, keep, scale):
         ctx.save_for_backward(keep)
         ctx.scale = scale
-        return torch.addcmul(residual, x, keep.to(x.dtype), value=scale)
+        return torch.addcmul(residual, x, keep.view(torch.uint8).to(x.dtype), value=scale)
 
     @staticmethod
     def backward(ctx, grad):
         (keep,) = ctx.saved_tensors
-        return torch.ops.aten.native_dropout_backward(grad, keep, ctx.scale), grad, None, None
+        return _dropped(grad, keep, ctx.scale), grad, None, None
 
 
 def dropout(x: Tensor, keep: Tensor, p: float, name: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from common.predict.hardware_file import Source, Table, read
 from common.predict.machine import (
@@ -32,9 +33,13 @@ def cluster(name: str, folder: Path = FOLDER) -> Cluster:
         known = ", ".join(sorted(item.stem for item in folder.glob("*.toml")))
         raise ValueError(f"hardware {name!r} is unknown: use one of {known}; or measure your own with "
                          "`python -m infra.measure -o mine.toml` and name that file")
+    return cluster_of(read(path, FOLDER / "parts"), path.stem, path.name)
+
+
+def cluster_of(document: dict[str, Any], name: str = "measured", place: str = "measured") -> Cluster:
+    """The record that this document holds, all parts filled in. place: what errors call it."""
     sources: dict[str, Source] = {}
-    table = Table(read(path, FOLDER / "parts"), f"{path.name}:", sources)
-    return _cluster(table, path.stem, sources)
+    return _cluster(Table(document, f"{place}:", sources), name, sources)
 
 
 def clusters(folder: Path = FOLDER) -> list[Cluster]:

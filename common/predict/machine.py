@@ -54,8 +54,8 @@ class Accelerator:
     memory_bandwidth: bytes/s. peak: FLOP/s by precision, dense, fp32 without tensor cores, products accumulated in
     fp32. clock: Hz at which tensor-core peaks hold, vector_clock the fp32 peak; None where the vendor states none.
     power: limit in W. l2: bytes of the last cache before memory. launch_overhead: seconds that a kernel adds to the
-    work of a busy device. dispatch_overhead: seconds that the host takes to issue one eager operation, backward
-    recorded. tiles: (m, n) of a matrix product that one multiprocessor works on, best first; none on a CPU.
+    work of a busy device. dispatch_overhead: seconds that the host takes to issue one eager operation, autograd
+    and Python of the layers included; a CPU adds it. tiles: (m, n) of a matrix product that one multiprocessor works on, best first; none on a CPU.
     alignment: bytes of which the rows of fast products are multiples. products, kernels: measured tables.
     """
 

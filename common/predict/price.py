@@ -3,7 +3,7 @@
 One stream computes. Messages of a group go one after the other on a stream of their own, each from the operation after
 which it was issued to the one that waits for it, so what overlaps in the code overlaps here. A message takes
 multiprocessors away from what runs beside it. The host issues operations one after the other and far ahead of a busy
-device; where kernels are shorter than that, the device waits for the host.
+device; where kernels are shorter than that, the device waits for the host. A CPU does both in turn.
 """
 
 from collections import defaultdict
@@ -45,8 +45,13 @@ class Costs:
 
     @property
     def dispatch(self) -> float:
-        """Seconds of the host for each operation and message that it issues; 0 where host and device are one."""
-        return self.compute.accelerator.dispatch_overhead if self.compute.accelerator.tiles else 0.0
+        """Seconds of the host for each operation and message that it issues."""
+        return self.compute.accelerator.dispatch_overhead
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether the host issues operations while earlier ones still run: not where it is the device."""
+        return bool(self.compute.accelerator.tiles)
 
     def slowed(self, ranks: Sequence[int]) -> float:
         """Share of its speed that computing loses while these ranks communicate."""
@@ -139,6 +144,7 @@ def play(operations: Sequence[Operation], sent: Iterable[tuple[int, int, Message
             now += waited
         if i < len(operations):
             o = operations[i]
+            host = host if costs.runs_ahead else max(host, now)
             host += costs.dispatch if o.name != ABSORBED else 0.0
             spent["host"] += max(host - now, 0.0)
             now = max(now, host)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from common.checkpoint.huggingface import export_hf
-from common.device import physical_cores
+from common.device import keep_freed_memory, physical_cores
 from common.layout import SERIAL
 from common.models.config import LanguageModelConfig
 from common.models.flops import model_flops
@@ -128,6 +128,7 @@ def peer(training: Training, contest: Contest) -> Iterator[tuple[str, Callable[[
 def run(contest: Contest) -> dict:
     """Times one contest; first the losses of both sides on the same data must agree."""
     torch.set_num_threads(physical_cores())
+    keep_freed_memory()
     torch.compiler.reset()
     training, step = ours(contest)
     with warnings.catch_warnings():

@@ -18,6 +18,7 @@ from common.models.config import LanguageModelConfig
 from common.models.record import Record
 from common.predict.hardware import cluster
 from common.predict.hardware_file import dumps
+from common.predict.iteration import predict
 from common.predict.machine import Collective, Kernel, Product
 from common.trace.work import free, traffic
 from common.training.optimizer import AdamWConfig
@@ -35,8 +36,10 @@ from infra.measure_device import (
     product,
     seconds_of,
 )
+from infra.measure_dispatch import meet, on, overhead_on, tiny
 from infra.measure_links import measure_links, slowest
 from infra.measure_record import accelerator, last_cache, node, rounded, value
+from infra.timed_steps import on_rank
 from tests.distributed import ranks
 
 CPU = Device("cpu")
@@ -74,7 +77,7 @@ def test_ranks_measure_the_same_at_once(pair):
     for found in pair:
         assert [(p.precision, p.layout, p.m, p.n, p.k) for p in found.products] == list(SMALL.products)
         assert all(0 < item.seconds < 1 for item in (*found.products, *found.kernels))
-        assert 1e-8 < found.launch < 1e-3 and 1e-8 < found.dispatch < 1e-3
+        assert 1e-8 < found.launch < 1e-3
         # No core makes more than two 512-bit multiply-adds at 6 GHz.
         assert all(item.rate < physical_cores() * 64 * 6e9 for item in found.products)
     assert [k.name for k in pair[0].kernels] == [k.name for k in pair[1].kernels]
@@ -146,17 +149,17 @@ def test_messages_by_size():
 def test_the_slowest_rank_ends_a_collective_and_the_mean_rank_a_kernel():
     fast, slow = (Collective("send", 2, 8, seconds) for seconds in (1.0, 3.0))
     assert slowest([[fast], [slow]]) == [slow]
-    one, three = (Measured((Product("fp32", "nt", 1, 1, 1, s),), (Kernel("aten.add", "fp32", 4, 0, s),), s, s)
+    one, three = (Measured((Product("fp32", "nt", 1, 1, 1, s),), (Kernel("aten.add", "fp32", 4, 0, s),), s)
                   for s in (1.0, 3.0))
     both = mean([one, three])
-    assert (both.products[0].seconds, both.kernels[0].seconds, both.launch, both.dispatch) == (2, 2, 2, 2)
+    assert (both.products[0].seconds, both.kernels[0].seconds, both.launch) == (2, 2, 2)
 
 
 MEASURED = Measured(
     (Product("fp32", "nt", 100, 50, 20, 1e-5), Product("fp32", "tn", 100, 50, 20, 4e-5),
      Product("bf16", "nt", 100, 50, 20, 1e-4)),
     (Kernel("aten.copy_", "fp32", 10**6, 0, 1e-4), Kernel("aten.copy_", "fp32", 10**8, 0, 2e-2),
-     Kernel("aten.bmm", "fp32", 10**6, 10**9, 0.0123456)), 2e-6, 3e-6)
+     Kernel("aten.bmm", "fp32", 10**6, 10**9, 0.0123456)), 2e-6)
 PAIR = [Collective(name, 2, size, size / 1e9 + 1e-5) for size in (8, 10**7) for name in ("all_reduce", "send")]
 
 
@@ -178,7 +181,7 @@ def test_a_written_record_reads_back_as_measured(written):
     assert gpu.kernels[2].seconds == pytest.approx(0.01235)
     assert gpu.peak == {"bf16": 2e9, "fp32": 2e10}
     assert gpu.memory_bandwidth == 5e9  # of the largest copy
-    assert (gpu.launch_overhead, gpu.dispatch_overhead) == (pytest.approx(2e-6), pytest.approx(3e-6))
+    assert (gpu.launch_overhead, gpu.dispatch_overhead) == (pytest.approx(2e-6), 0)
     assert gpu.multiprocessors == physical_cores() and gpu.tiles == ()
     assert [(c.name, c.bytes) for c in written.node.collectives] == [(n, b) for n in ("all_reduce", "send")
                                                                        for b in (8, 10**7)]
@@ -204,10 +207,28 @@ def test_ranks_of_one_machine_have_what_was_measured_of_so_many_or_wait_their_tu
         written.check_size(written.size + 1)
 
 
+def test_the_overhead_of_an_operation_is_what_makes_a_tiny_step_as_long_as_it_is(written):
+    """On a record whose kernels cost nothing, the step's operations times the overhead are the step."""
+    where = replace(written, accelerator=(free := replace(written.accelerator, launch_overhead=0.0, products=(), kernels=(),
+                                                          peak={"fp32": 1e30}, memory_bandwidth=1e30)), shared={1: free})
+    seconds = overhead_on(where, "cpu", 1)
+    recipe = tiny(1)
+    operations = predict(recipe, *on(where, 1.0)).seconds  # of a second each
+    (timed,) = ranks(1, on_rank, recipe, 9)
+    assert seconds * operations == pytest.approx(sorted(e - s for s, e in timed.spans)[4], rel=0.5)
+    assert 1e-6 < seconds < 1e-3
+
+
+def test_where_a_rising_function_meets_its_target():
+    assert meet(lambda x: 3 * x, 6e-4) == pytest.approx(2e-4)
+    assert meet(lambda x: x, 1.0) == pytest.approx(1e-3) and meet(lambda x: 1 + x, 0.5) == pytest.approx(0, abs=1e-9)
+
+
 def test_the_command_writes_a_record_without_the_name_of_the_host(tmp_path, capfd):
     path = tmp_path / "new" / "mine.toml"
     main(["--quick", "--device", "cpu", "-o", str(path)])
     record = cluster(str(path))
+    assert 1e-7 < record.accelerator.dispatch_overhead < 1e-3
     assert record.accelerator.peak["fp32"] > 1e6 and record.node.link.rate > 1e5
     assert set(record.shared) == {1, 2}
     assert {c.name for c in record.node.collectives} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",

@@ -63,6 +63,7 @@ class PlainCosts:
     transfer_seconds: float = 0.0
     sent: list[tuple[str, float, tuple[int, ...]]] = field(default_factory=list)
     dispatch: float = 0.0
+    runs_ahead: bool = True
 
     def operation(self, operation: Operation) -> float:
         return self.per_flop * operation.flops

@@ -36,6 +36,7 @@ def message(seconds: float, group: str = "tp", phase: str = "forward") -> Messag
 @dataclass
 class RoundCosts:
     dispatch: float = 0.0
+    runs_ahead: bool = True
     slows: float = 0.0
     asked: list = field(default_factory=list)
 
