@@ -10,21 +10,24 @@ Close other programs first. Tokens are random; a step is what training runs, the
 import json
 import statistics
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
+from common.checkpoint.files import write_text
 from common.claims.command import finish, parse
 from common.claims.drawing import check_picture
 from common.claims.origin import origin_of
-from common.claims.store import write_text
 from common.predict import timeline
 from common.predict.hardware import cluster
 from common.predict.iteration import Prediction, check, predict
 from common.predict.price import Costs
+from infra.compare_page import HEADS, cells, draw
 from infra.launch import run_local
 from infra.plan_model import named
 from infra.timed_steps import Step, on_rank
@@ -47,7 +50,7 @@ class Compare:
     draw: Path | None = None
     """Draw the timelines of the last recipe, measured above predicted (.png, .svg, .pdf)."""
     store: Path | None = None
-    """Write the results to this file, as JSON, with their origin."""
+    """Write the results to this file, as JSON, with their origin; the report shows those of infra/results/steps.json."""
 
 
 @dataclass(frozen=True)
@@ -79,39 +82,24 @@ def compare(word: str, name: str, steps: int) -> Compared:
     return Compared(word, seconds, found, ranks)
 
 
-def table(found: list[Compared]) -> Table:
-    shown = Table("recipe", "ranks", "measured, ms", "from", "to", "predicted, ms", "error, %",
-                  title=f"one training step, median of {len(found[0].seconds)}")
-    for one in found:
-        shown.add_row(one.name, str(len(one.ranks)), *(f"{1e3 * x:.1f}" for x in (
-            one.measured, min(one.seconds), max(one.seconds), one.predicted.seconds)), f"{100 * one.error:+.1f}")
-    return shown
-
-
-def draw(path: Path, one: Compared) -> None:
-    """Passes of every rank, measured above and predicted below, on one scale."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 1.6 + 0.9 * len(one.ranks)), layout="constrained")
-    axes = figure.subplots(2, sharex=True)
+def as_json(one: Compared) -> dict[str, Any]:
+    """Lanes: of each pipeline rank in the last step, (kind, micro-batch, start, end) of its passes."""
     grid = one.predicted.recipe.grid
-    stages = [one.ranks[grid.rank(pp=i)].actions for i in range(grid.pp)]
-    predicted = [[(e.name, e.chunk, e.micro_batch, e.start, e.end) for e in timeline.events(one.predicted)
-                  if e.rank == i and e.chunk is not None] for i in range(grid.pp)]
-    for axis, lanes, title in ((axes[0], stages, f"measured: {1e3 * one.seconds[-1]:.1f} ms"),
-                               (axes[1], predicted, f"predicted: {1e3 * one.predicted.seconds:.1f} ms")):
-        for lane, actions in enumerate(lanes):
-            for kind, _, micro_batch, start, end in actions:
-                colour = timeline.COLOURS[kind]
-                axis.barh(lane, 1e3 * (end - start), 0.8, 1e3 * start, color=colour, edgecolor="white", linewidth=0.5)
-                axis.text(1e3 * (start + end) / 2, lane, str(micro_batch + 1), ha="center", va="center", fontsize=6,
-                          color="white")
-        axis.set_yticks(range(len(lanes)), [f"rank {i}" for i in range(len(lanes))])
-        axis.invert_yaxis()
-        axis.set_title(f"{one.name}, {title}", loc="left", fontsize=9)
-        axis.spines[["top", "left", "right"]].set_visible(False)
-    axes[1].set_xlabel("ms")
-    figure.savefig(path, dpi=150)
+    predicted: list[list] = [[] for _ in range(grid.pp)]
+    for e in timeline.events(one.predicted):
+        if e.chunk is not None:
+            predicted[e.rank].append((e.name, e.micro_batch, e.start, e.end))
+    measured = [[(kind, micro_batch, start, end) for kind, _, micro_batch, start, end in one.ranks[grid.rank(pp=i)].actions]
+                for i in range(grid.pp)]
+    return {"recipe": one.name, "ranks": len(one.ranks), "seconds": one.seconds, "measured": one.measured,
+            "predicted": one.predicted.seconds, "error": one.error, "measured lanes": measured, "predicted lanes": predicted}
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> Table:
+    shown = Table(*HEADS, title=f"one training step, median of {len(found[0]['seconds'])}")
+    for one in found:
+        shown.add_row(*cells(one))
+    return shown
 
 
 def work(options: Compare) -> list[str]:
@@ -122,15 +110,13 @@ def work(options: Compare) -> list[str]:
     found = []
     for word in options.recipes or RECIPES:
         Console(stderr=True).print(f"{word} ...", style="dim", markup=False)
-        found.append(compare(word, options.cluster, options.steps))
+        found.append(as_json(compare(word, options.cluster, options.steps)))
     Console(width=110 if not sys.stdout.isatty() else None).print(table(found))
     if options.draw is not None:
         draw(options.draw, found[-1])
     if options.store is not None:
-        results = [{"recipe": one.name, "ranks": len(one.ranks), "seconds": one.seconds, "predicted": one.predicted.seconds,
-                    "error": one.error} for one in found]
         origin = asdict(origin_of(f"{PROGRAM} --cluster {options.cluster} --store"))
-        write_text(options.store, json.dumps({"origin": origin, "results": results}, indent=1) + "\n")
+        write_text(options.store, json.dumps({"origin": origin, "results": found}) + "\n")
     return []
 
 

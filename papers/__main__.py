@@ -83,9 +83,11 @@ def work(options: Papers, command: str) -> list[str]:
             print_paper(out, load(paper.published), rows)
     first = ""
     if options.html is not None:
+        from common.predict.third_party import section as elsewhere
+        from infra.compare_page import section as steps
         from papers.predictions import section
 
-        first = section(listed)
+        first = section(listed) + steps() + elsewhere()
     return failures + report(options.html, listed, notes, first)
 
 

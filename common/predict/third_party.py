@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import torch
 import tyro
@@ -21,17 +21,20 @@ from rich.progress import track
 
 from common.claims.command import finish
 from common.claims.drawing import check_picture
+from common.claims.origin import origin_of
 from common.claims.render import console
+from common.checkpoint.files import write_text
 from common.predict import fully_sharded, iteration
 from common.predict import third_party_software as software
 from common.predict.hardware import cluster
 from common.predict.machine import Cluster
 from common.predict.price import Costs
-from common.predict.third_party_page import chart, markdown, terminal
+from common.predict.third_party_page import chart, html, markdown, terminal
 from common.predict.third_party_points import Point, points
 from common.training.recipe import Recipe
 
 PROGRAM = "python -m common.predict.third_party"
+STORED = Path(__file__).parent / "results" / "third_party.json"
 CLOSE = 0.25  # an error that one release of the software makes, too
 
 
@@ -136,6 +139,8 @@ class ThirdParty:
     """Leave out what the software of the runs is known to have done otherwise than this project."""
     draw: Path | None = None
     """Also draw measured against predicted (.png, .svg, .pdf)."""
+    store: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Keep all rows where the report finds them."""
 
 
 def chosen(ids: Sequence[str]) -> list[Point]:
@@ -152,6 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def work(options: ThirdParty) -> list[str]:
     """Raises ValueError for an unknown point, and for a file that cannot be drawn."""
+    if options.store and (options.ids or options.plain):
+        raise ValueError("--store keeps all points as they are judged: leave out ids and --plain")
     if options.draw:
         check_picture(options.draw, "--draw")
     shown = track(chosen(options.ids), console=console(stderr=True), transient=True)
@@ -166,7 +173,32 @@ def work(options: ThirdParty) -> list[str]:
         terminal(rows, sums, {} if options.plain else software.NOTES)
     if options.draw:
         chart(rows, options.draw)
+    if options.store:
+        store(rows)
     return []
+
+
+def store(rows: Sequence[Row], path: Path = STORED) -> None:
+    """Writes what was predicted, with its origin."""
+    kept = [{"id": r.point.id, "value": r.value, "needed": r.needed, "fits": r.fits, "time": r.time} for r in rows]
+    origin = vars(origin_of(f"{PROGRAM} --store"))
+    write_text(path, json.dumps({"origin": origin, "rows": kept}, indent=1) + "\n")
+
+
+def stored(path: Path = STORED) -> tuple[list[Row], dict[str, Any]]:
+    """The rows of all points that are known, and the origin of their predictions; nothing where none are stored."""
+    if not path.is_file():
+        return [], {}
+    kept = json.loads(path.read_text())
+    known = {point.id: point for point in points()}
+    rows = [Row(known[row.pop("id")], **row) for row in kept["rows"] if row["id"] in known]
+    return rows, kept["origin"]
+
+
+def section(path: Path = STORED) -> str:
+    """The part of the report on what others measured; nothing where no predictions are stored."""
+    rows, origin = stored(path)
+    return html(rows, summaries(rows), software.NOTES, origin) if rows else ""
 
 
 if __name__ == "__main__":

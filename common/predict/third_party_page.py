@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,24 @@ def markdown(rows: Sequence[Row], sums: Mapping[str, Summary], notes: Mapping[st
             lines += ["", f"## {title}", "", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
             lines += ["| " + " | ".join(line) + " |" for line in body]
     return "\n".join(lines)
+
+
+def html(rows: Sequence[Row], sums: Mapping[str, Summary], notes: Mapping[str, str], origin: Mapping[str, str]) -> str:
+    """The section of the report. origin: of the predictions."""
+    from common.claims.html import embedded
+
+    parts = ['<section id="third_party">\n<h2>Predictions beside what others measured</h2>\n',
+             embedded(lambda path: chart(rows, path), "Predicted over measured for every point; grey: within 25 %.")]
+    for title, heads, body in tables(rows, sums):
+        if body:
+            lines = ["<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in line) + "</tr>"
+                     for tag, line in (("th", heads), *(("td", line) for line in body))]
+            table = "<table>\n" + "\n".join(lines) + "\n</table>\n"
+            parts.append(table if title == "Summary" else f"<details><summary>{title}</summary>\n{table}</details>\n")
+    said = [f"{sources()[source]['name']}: {note}." for source, note in notes.items()]
+    made = f"{origin['command']}, {origin['date']}, commit {origin['commit']}, {origin['machine']}"
+    parts += [f'<p class="meta">{escape(text)}</p>\n' for text in (NOTE, *said, made)]
+    return "".join([*parts, "</section>\n"])
 
 
 def chart(rows: Sequence[Row], path: Path) -> None:

@@ -1,13 +1,16 @@
 """Steps measured beside predicted ones: what is measured is real training, and what is drawn is both."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from common.claims.origin import origin_of
 from common.grid import Grid
 from common.predict.hardware_file import dumps
-from infra.compare import Compare, Compared, compare, draw, table, work
+from infra.compare import Compare, Compared, as_json, compare, table, work
+from infra.compare_page import draw, section
 from infra.launch import run_local
 from infra.measure import measure
 from infra.timed_steps import on_rank
@@ -35,9 +38,15 @@ def test_measured_and_predicted_stand_side_by_side_and_are_drawn(record, tmp_pat
     found = compare("interleaved_pipelining:laptop_figure16", record, 2)
     assert isinstance(found, Compared) and len(found.ranks) == 2 and len(found.seconds) == 2
     assert found.error == pytest.approx(found.predicted.seconds / found.measured - 1)
-    assert table([found]).row_count == 1
-    draw(tmp_path / "steps.png", found)
+    result = as_json(found)
+    assert [len(lane) for lane in result["measured lanes"]] == [len(lane) for lane in result["predicted lanes"]]
+    assert table([result]).row_count == 1
+    draw(tmp_path / "steps.png", result)
     assert (tmp_path / "steps.png").stat().st_size > 10_000
+    stored = tmp_path / "steps.json"
+    assert section(stored) == ""
+    stored.write_text(json.dumps({"origin": asdict(origin_of("a test")), "results": [result]}))
+    assert "interleaved_pipelining:laptop_figure16" in section(stored) and "<img" in section(stored)
 
 
 @pytest.mark.parametrize("options, message", [

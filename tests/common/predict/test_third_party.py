@@ -158,6 +158,20 @@ def test_the_page_shows_every_row(tmp_path):
     assert drawn.count("<use ") > 5  # ticks, and the marks of the rows with a value
 
 
+def test_what_is_stored_comes_back_and_stands_in_the_report(tmp_path):
+    path = tmp_path / "kept.json"
+    assert third_party.section(path) == ""
+    kept = [Row(BY_ID["BL-55"], 100.0, 50e9, True, {"matrix products": 100.0}), Row(BY_ID["LF-112"])]
+    third_party.store(kept, path)
+    found, origin = third_party.stored(path)
+    assert found == kept and origin["command"].endswith("--store")
+    page = third_party.section(path)
+    assert "BL-55" in page and "LF-112" in page and "<img" in page and origin["commit"] in page
+    with pytest.raises(SystemExit) as ended:
+        third_party.main(["LF-036", "--store"])
+    assert ended.value.code == 2
+
+
 def test_command(capsys):
     with pytest.raises(SystemExit) as ended:
         third_party.main(["LF-036", "LF-112", "--json"])
