@@ -75,6 +75,11 @@ class Launch(ABC):
     def shares_memory(self) -> bool:
         """True where all ranks live in the memory of this machine."""
 
+    @property
+    def starts_ranks(self) -> bool:
+        """True where this process starts the ranks, and so can start them again."""
+        return False
+
     @abstractmethod
     def once(self, make: Callable[[], T]) -> T:
         """`make()` called by one process; its value, or the error it raises, in every process (a run's directory, for
@@ -116,6 +121,10 @@ class Local(Launch):
     @property
     def shares_memory(self) -> bool:
         return self.kind == "cpu"
+
+    @property
+    def starts_ranks(self) -> bool:
+        return True
 
     def once(self, make: Callable[[], T]) -> T:
         return make()

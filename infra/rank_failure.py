@@ -48,6 +48,8 @@ class RankFailure(RuntimeError):
         self._line = f"rank {report.rank} of {size} failed: {report.message} ({log})" if log and report.plain else ""
         self.error, self.message, self.exit_code = report.error, report.message, report.exit_code
         self.traceback = report.traceback
+        # Of a process or a connection that went, which may not happen again; not of an error that would be raised again.
+        self.passing = report.error is None or report.blames_peer
         detail = f"\n\nOn rank {report.rank}:\n{report.traceback.rstrip()}" if report.traceback else ""
         early = ", ".join(map(str, returned)) if report.blames_peer else ""
         hint = f"\nNo rank failed otherwise; those that had returned already: {early}" if early else ""

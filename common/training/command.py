@@ -13,6 +13,7 @@ import tyro
 
 from common.checkpoint.manifest import read_manifest
 from common.checkpoint.storage import remove_leavings
+from common.checkpoint.store import last_good
 from common.device import choose
 from common.layout import Layout
 from common.training.needs import check_memory
@@ -30,21 +31,25 @@ from infra.rank_failure import RankFailure
 class Run:
     """recipe: its fields stand without a prefix, such as --training.steps 100.
 
-    launch: local:N or torchrun; default as many local ranks as the grid has. runs: folder for run directories. id: the
-    run directory's name, default time and recipe.
+    launch: local:N or torchrun; default as many local ranks as the grid has. restarts: how often local ranks are started
+    again, from the last good checkpoint, when one of them has died. runs: folder for run directories. id: the run
+    directory's name, default time and recipe.
     """
 
     recipe: Annotated[Recipe, tyro.conf.arg(name="")]
     launch: str = ""
+    restarts: int = 0
     runs: Path = Path("runs")
     id: str | None = None
 
 
 @dataclass(frozen=True)
 class Resume:
-    """launch: local:N or torchrun; default as many local ranks as the grid has."""
+    """launch: local:N or torchrun; default as many local ranks as the grid has. restarts: how often local ranks are started
+    again, from the last good checkpoint, when one of them has died."""
 
     launch: str = ""
+    restarts: int = 0
 
 
 def recipes(module: ModuleType) -> dict[str, Recipe]:
@@ -104,8 +109,8 @@ def _main(module: ModuleType, program: str, words: list[str]) -> None:
             raise ValueError("--resume needs the run's directory, such as runs/<id>")
         directory = RunDirectory.open(Path(words[1]))
         check_paper(directory, program)
-        launch = tyro.cli(Resume, prog=f"{program} --resume", args=words[2:]).launch
-        _start(directory.load_config(Recipe), launch, lambda: directory, resume=True)
+        again = tyro.cli(Resume, prog=f"{program} --resume", args=words[2:])
+        _start(directory.load_config(Recipe), again.launch, again.restarts, lambda: directory, resume=True)
         return
     if words[0] == "--config":
         if len(words) < 2:
@@ -114,7 +119,7 @@ def _main(module: ModuleType, program: str, words: list[str]) -> None:
     else:
         default = find(module, words[0])
     run = tyro.cli(Run, prog=f"{program} {words[0]}", default=Run(default), args=words[1:])
-    _start(run.recipe, run.launch, lambda: RunDirectory.create(run.runs, run.recipe, recipe=run.recipe.name,
+    _start(run.recipe, run.launch, run.restarts, lambda: RunDirectory.create(run.runs, run.recipe, recipe=run.recipe.name,
                                                                seed=run.recipe.training.seed, id=run.id), resume=False)
 
 
@@ -128,20 +133,23 @@ def check_paper(directory: RunDirectory, program: str) -> None:
 
 @dataclass(frozen=True)
 class Ready:
-    """A run's directory, and for one that goes on the checkpoint, and whether that is of the last step."""
+    """A run's directory, and for one that goes on the checkpoint, if it has one, and whether that is of the last step."""
 
     path: str
     checkpoint: Path | None = None
     complete: bool = False
+    again: bool = False
 
 
-def _start(recipe: Recipe, launch_text: str, directory: Callable[[], RunDirectory], resume: bool) -> None:
+def _start(recipe: Recipe, launch_text: str, restarts: int, directory: Callable[[], RunDirectory], resume: bool) -> None:
     """Checks everything, prepares the data, makes the run's directory, and only then starts ranks."""
     recipe.check()
     if recipe.grid.cp > 1:
         raise ValueError(f"cp={recipe.grid.cp}: training runs tensor, pipeline and data ranks; use cp=1")
     choose().require(recipe.execution.precision)
     launch = Launch.parse(launch_text, need=recipe.grid.world)
+    if restarts < 0 or (restarts and not launch.starts_ranks):
+        raise ValueError(f"restarts={restarts}: 0 or more, and with local ranks; torchrun and SLURM have their own")
     if launch.shares_memory:
         check_memory(recipe)
     with ExitStack() as held:
@@ -150,10 +158,10 @@ def _start(recipe: Recipe, launch_text: str, directory: Callable[[], RunDirector
             if launch.leads:
                 print(f"{ready.path} is complete: {recipe.training.steps} of {recipe.training.steps} steps are done")
             return
-        summary = _run(launch, recipe, ready)
+        summary = _run(launch, recipe, ready, restarts)
     if launch.leads and summary is not None:
         print(f"{ready.path}: {summary.steps} steps, loss {summary.loss:.4f}, held-out loss {summary.valid_loss:.4f}, "
-              f"{summary.tokens_per_s:,.0f} tokens/s" + (", stopped by a signal" if summary.stopped else ""))
+              f"{summary.tokens_per_s:,.0f} tokens/s" + (f", stopped by {summary.stopped}" if summary.stopped else ""))
 
 
 def _ready(recipe: Recipe, directory: Callable[[], RunDirectory], resume: bool, held: ExitStack) -> Ready:
@@ -173,19 +181,38 @@ def _ready(recipe: Recipe, directory: Callable[[], RunDirectory], resume: bool, 
     return Ready(str(run.path), checkpoint, step >= recipe.training.steps)
 
 
-def _run(launch: Launch, recipe: Recipe, ready: Ready):
-    try:
-        return launch.run(rank, recipe, ready.path, ready.checkpoint, logs=Path(ready.path) / "logs")
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; --resume {ready.path} goes on from its last checkpoint, if it has one") from None
-    finally:
-        if launch.leads:
-            remove_leavings(Path(ready.path) / "checkpoints")
+def _run(launch: Launch, recipe: Recipe, ready: Ready, restarts: int):
+    """Runs the ranks, and again as often as may be where one of them has died."""
+    while True:
+        try:
+            return launch.run(rank, recipe, ready.path, ready.checkpoint, ready.again, logs=Path(ready.path) / "logs")
+        except RankFailure as error:
+            if not restarts or not error.passing:
+                raise
+            restarts -= 1
+            ready = _once_more(recipe, ready.path, error, restarts)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"interrupted; --resume {ready.path} goes on from its last checkpoint, if it has one"
+                                    ) from None
+        finally:
+            if launch.leads:
+                remove_leavings(Path(ready.path) / "checkpoints")
 
 
-def rank(context: RankContext, recipe: Recipe, path: str, checkpoint: Path | None):
+def _once_more(recipe: Recipe, path: str, error: RankFailure, left: int) -> Ready:
+    """What a run goes on from after a rank has died; says so."""
+    run = RunDirectory.open(Path(path))
+    checkpoint = last_good(run.checkpoints)
+    step = read_manifest(checkpoint)["step"] if checkpoint else 0
+    print(f"rank {error.rank} of {error.size} failed: {error.message}; going on from step {step}, {left} restarts left",
+          file=sys.stderr, flush=True)
+    run.add_resume(recipe.training.seed, step)
+    return Ready(path, checkpoint, again=True)
+
+
+def rank(context: RankContext, recipe: Recipe, path: str, checkpoint: Path | None, again: bool = False):
     """What one rank does."""
     from common.training.loop import train
 
     layout = Layout(recipe.grid, context.rank)
-    return train(recipe, prepare(recipe.data), RunDirectory.open(Path(path)), layout, context.device, checkpoint)
+    return train(recipe, prepare(recipe.data), RunDirectory.open(Path(path)), layout, context.device, checkpoint, again)

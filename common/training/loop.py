@@ -18,9 +18,11 @@ from common.models.flops import model_flops
 from common.models.record import Record
 from common.parameters import Slice, named
 from common.training.config_json import to_json
+from common.training.events import WINDOW, Watch
 from common.training.metrics import MetricsLog, StepMetrics
 from common.training.recipe import Recipe
 from common.training.run_directory import RunDirectory
+from common.training.saves import Saves
 from common.training.signals import StopSignals
 from common.training.step import StepResult, Training, build, mean_loss, train_step
 from data.prepare import Prepared
@@ -29,25 +31,25 @@ from data.samples import SampleOrder, Samples, batches, held_out_batches
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended. loss: of the last step; valid_loss: over the validation sequences, nats per token."""
+    """How a run ended. loss: of the last step; valid_loss: over the validation sequences, nats per token, NaN where the run
+    was stopped before. stopped: the signal's name, or nothing. checkpoint: the newest."""
 
     steps: int
     loss: float
     valid_loss: float
     tokens_per_s: float
-    stopped: bool
+    stopped: str
     checkpoint: str
 
 
-class Unstable(RuntimeError):
-    """Too many steps in a row whose loss or gradient was not finite."""
-
-
 def train(recipe: Recipe, prepared: Prepared, directory: RunDirectory, layout: Layout, device: Device,
-          resume: Path | None = None) -> Summary:
-    """Trains one rank from the start, or from a verified checkpoint of the run, to the recipe's last step."""
+          resume: Path | None = None, again: bool = False) -> Summary:
+    """Trains one rank from the start, or from a verified checkpoint of the run, to the recipe's last step.
+
+    again: the run has begun before, and begins anew where it has no checkpoint.
+    """
     loop = Loop(recipe, prepared, directory, layout, device)
-    return loop.run(restore(loop.training, resume, loop.facts) if resume else None)
+    return loop.run(restore(loop.training, resume, loop.facts) if resume else 0 if again else None)
 
 
 class Loop:
@@ -76,38 +78,45 @@ class Loop:
         return (record.to(self.device.torch_device) for record in itertools.islice(every, number))
 
     def run(self, resumed: int | None = None) -> Summary:
-        """Trains to the last step from the first, or from the step of the checkpoint that was loaded."""
+        """Trains to the last step from the first, or from the step of the checkpoint that was loaded: 0 for a run that begins
+        again because it had none."""
         recipe, config = self.recipe, self.recipe.training
         first, peak = resumed or 0, self._peak()
         flops = model_flops(recipe.model, config.batch)
-        bad, valid, saved, stopping, losses = 0, math.nan, None, False, [math.nan]
+        valid, stopped, last_loss = math.nan, None, math.nan
         began, step = time.perf_counter(), first
         tensorboard = self.directory.tensorboard if config.tensorboard else None
         with MetricsLog(self.directory.metrics, rank=self.layout.rank, resume_at=resumed, total_steps=config.steps,
                         tensorboard=tensorboard) as log, StopSignals() as stop:
-            while step < config.steps and not stopping:
+            watch = Watch(config.patience, log.losses_before(WINDOW))
+            saves = Saves(self.save, lambda at, why: log.event(at, "save failed", {"error": why}))
+            while step < config.steps and stopped is None:
                 start, rate = time.perf_counter(), recipe.rate.at(step)
                 result = train_step(self.training, self.records(step), rate, recipe.optimizer.clip)
-                seconds = time.perf_counter() - start
+                seconds, last_loss = time.perf_counter() - start, result.loss
                 step += 1
                 log.step(self._metrics(step, result, rate, seconds, flops / seconds / peak))
-                losses.append(result.loss)
-                bad = bad + 1 if result.skipped else 0
-                if bad >= config.patience:
-                    raise Unstable(f"{bad} steps in a row, up to step {step}, had a loss or gradient that is not finite; "
-                                   f"lower rate.peak, or raise training.patience")
-                stopping = stop.agreed(device=self.device.torch_device) is not None
-                last = step == config.steps or stopping
+                if event := watch.event(result.loss, result.skipped):
+                    log.event(step, event, {"loss": result.loss, "grad_norm": result.grad_norm, **self.data_of(step - 1)})
+                watch.check(step)
+                stopped = stop.agreed(device=self.device.torch_device)
+                last = step == config.steps
                 if last or _due(step, config.evaluate_every):
                     valid, counted = mean_loss(self.training.pipeline, self.valid_records())
                     log.evaluation(step, "valid", {"loss": valid, "perplexity": math.exp(valid), "tokens": counted})
-                if last or _due(step, config.save_every):
-                    saved = self.save(step)
-            if saved is not None:
-                saved.wait()
+                if last or stopped is not None:
+                    saves.finish(step)
+                elif _due(step, config.save_every):
+                    saves.begin(step)
         tokens = (step - first) * config.batch * recipe.model.sequence
-        return Summary(step, losses[-1], valid, tokens / (time.perf_counter() - began), stopping,
-                       str(saved.folder if saved else ""))
+        return Summary(step, last_loss, valid, tokens / (time.perf_counter() - began), stopped.name if stopped else "",
+                       saves.folder)
+
+    def data_of(self, step: int) -> dict[str, list[int]]:
+        """What step `step`, counted from 0, is trained on: the first and last global position, and their samples."""
+        batch = self.recipe.training.batch
+        positions = range(step * batch, (step + 1) * batch)
+        return {"positions": [positions[0], positions[-1]], "samples": [self.order.sample(at)[1] for at in positions]}
 
     def _peak(self) -> float:
         """FLOP/s of all the devices that this run uses, measured by rank 0 while the others wait; they get NaN."""

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -41,7 +42,7 @@ class MetricsLog:
     """Writes a run's metrics on rank 0; on other ranks it does nothing.
 
     Every line is handed to the operating system whole, so a killed process loses at most the line that it
-    was writing; readers drop an unfinished last line.
+    was writing; readers drop an unfinished last line. Lines that a full disk refuses wait for room.
     """
 
     def __init__(self, path: Path, *, rank: int = 0, resume_at: int | None = None,
@@ -54,12 +55,15 @@ class MetricsLog:
         Raises ValueError for a new run whose file has lines already, and for a file that is damaged.
         """
         self._file: int | None = None
+        self._path, self._waiting, self._before = path, b"", []
         if rank != 0:
             return
         if resume_at is None and path.exists() and path.stat().st_size:
             raise ValueError(f"{str(path)!r} has metrics already: resume that run or start another")
         if resume_at is not None:
             drop_after(path, resume_at)
+            done = read_metrics(path) if path.exists() else []
+            self._before = [row["loss"] for row in done if "loss" in row and not row.get("skipped", True)]
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._progress = Progress(resume_at or 0, total_steps, stream)
         self._tensorboard = _tensorboard_writer(tensorboard, resume_at) if tensorboard else None
@@ -82,28 +86,60 @@ class MetricsLog:
         self._progress.say(f"step {step}  {name}: {shown}")
         self._plot(name, values, step)
 
+    def event(self, step: int, name: str, values: dict[str, Any]) -> None:
+        """One line for something out of the ordinary: {"step", "event": name, its values}."""
+        if self._file is None:
+            return
+        self._write({"step": step, "event": name} | values)
+        shown = ", ".join(f"{key} {_short(value)}" for key, value in values.items())
+        self._progress.say(f"step {step}  {name}: {shown}")
+
+    def losses_before(self, count: int) -> list[float]:
+        """Of the last steps that a run which goes on has done and not skipped, at most `count`."""
+        return self._before[-count:]
+
     def close(self) -> None:
+        """Raises OSError where lines are left that could not be written."""
         if self._file is None:
             return
         self._progress.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
+        self._flush()
         os.close(self._file)
         self._file = None
+        if self._waiting:
+            lines = self._waiting.count(b"\n")
+            raise OSError(errno.ENOSPC, f"the last {lines} lines of metrics could not be written: make room on the disk of "
+                                        f"{str(self._path)!r}")
 
     def __enter__(self) -> "MetricsLog":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with suppress(OSError) if kind else nullcontext():
+            self.close()
 
     def _write(self, values: dict[str, Any]) -> None:
         line = json.dumps(_strict(values), allow_nan=False, ensure_ascii=False) + "\n"
-        data = line.encode()
-        written = os.write(self._file, data)
-        if written != len(data):
-            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
-            raise OSError(errno.ENOSPC, "a line of metrics could not be written: the disk is full")
+        self._waiting += line.encode()
+        self._flush()
+
+    def _flush(self) -> None:
+        """Writes what waits, whole or not at all: training goes on beside a full disk, and lines wait for room."""
+        if not self._waiting:
+            return
+        size = os.fstat(self._file).st_size
+        try:
+            written = os.write(self._file, self._waiting)
+            if written != len(self._waiting):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            if os.fstat(self._file).st_size > size:
+                os.ftruncate(self._file, size)
+            self._progress.say(f"{self._path} cannot be written ({error.strerror}): its lines wait until it can")
+        else:
+            self._waiting = b""
 
     def _plot(self, group: str, values: dict[str, Any], step: int) -> None:
         if self._tensorboard is None:
@@ -147,6 +183,11 @@ def _rows(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{str(path)!r}, line {number} is damaged: {line[:80]!r}") from error
     return found
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) < 200 else f"{text[:200]}..."
 
 
 def _strict(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """The training loop: exact resume, damaged checkpoints, signals, steps that are not finite."""
 
+import errno
 import math
 import os
 import shutil
@@ -10,14 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 
-from common.checkpoint import store
+from common.checkpoint import storage, store
 from common.checkpoint.store import CheckpointError
 from common.device import choose
 from common.grid import Grid
 from common.layout import SERIAL
-from common.training import loop
+from common.training import loop, saves
 from common.training.command import rank
+from common.training.events import Unstable
 from common.training.metrics import read_metrics
 from common.training.recipe import Recipe
 from common.training.resume import checked_start
@@ -52,7 +55,7 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 def steps(directory: RunDirectory) -> list[tuple]:
     return [(row["step"], row["loss"], row["lr"], row["grad_norm"]) for row in read_metrics(directory.metrics)
-            if "evaluation" not in row]
+            if "lr" in row]
 
 
 def cut_back(directory: RunDirectory, step: int) -> None:
@@ -141,6 +144,7 @@ def test_checkpoint_of_another_model_names_the_tensor(text, tmp_path):
 
 
 def test_signal_stops_after_the_step_with_a_checkpoint(text, tmp_path, monkeypatch):
+    """And without an evaluation, which a run that was never stopped would not have made there."""
     base = recipe(text, save_every=0)
     directory = start(base, tmp_path, "run")
     real = loop.train_step
@@ -151,7 +155,8 @@ def test_signal_stops_after_the_step_with_a_checkpoint(text, tmp_path, monkeypat
 
     monkeypatch.setattr(loop, "train_step", step_with_signal)
     summary = serial(base, directory)
-    assert summary.stopped and summary.steps == 1
+    assert summary.stopped == "SIGUSR1" and summary.steps == 1 and math.isnan(summary.valid_loss)
+    assert [row.get("evaluation") for row in read_metrics(directory.metrics)] == [None]
     assert [p.name for p in store.checkpoints(directory.checkpoints)] == ["step-00000001"]
 
 
@@ -162,9 +167,55 @@ def test_steps_that_are_not_finite_change_nothing_and_end_the_run(text, tmp_path
     before = {n: p.clone() for n, p in broken.training.model.named_parameters()}
     with torch.no_grad():
         broken.training.model.output.norm.weight[0] = math.nan
-    with pytest.raises(loop.Unstable, match="2 steps in a row"):
+    with pytest.raises(Unstable, match="2 steps in a row"):
         broken.run()
     after = dict(broken.training.model.named_parameters())
     assert all(torch.equal(after[n], p) for n, p in before.items() if n != "output.norm.weight")
-    assert [row["skipped"] for row in read_metrics(directory.metrics)] == [True, True]
+    rows = read_metrics(directory.metrics)
+    assert [(row.get("skipped"), row.get("event")) for row in rows] == 2 * [(True, None), (None, "skipped")]
+    trained_on = rows[3]  # step 2: positions 8 to 15 of the samples in this seed's order
+    assert trained_on["positions"] == [8, 15]
+    assert trained_on["samples"] == [broken.order.sample(at)[1] for at in range(8, 16)]
     assert broken.training.optimizer.steps == 0
+
+
+def test_training_outlives_a_checkpoint_that_cannot_be_written(text, tmp_path, monkeypatch):
+    """Steps 2 and 4 find no room; step 6, the last, is tried until there is some. Nothing of training changes."""
+    base = recipe(text)
+    whole, marred = start(base, tmp_path, "whole"), start(base, tmp_path, "marred")
+    serial(base, whole)
+    tries = []
+
+    def full(tensors, path, metadata):
+        tries.append(path.parent.name)
+        if len(tries) < 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return save_file(tensors, path, metadata)
+
+    monkeypatch.setattr(storage, "save_file", full)
+    monkeypatch.setattr(saves, "WAIT", 0.01)
+    summary = serial(base, marred)
+    assert tries == [f"step-0000000{n}.partial" for n in (2, 4, 6, 6, 6)]
+    assert [(row["step"], "No space left" in row["error"]) for row in read_metrics(marred.metrics)
+            if row.get("event") == "save failed"] == [(2, True), (4, True), (6, True), (6, True)]
+    assert steps(marred) == steps(whole) and summary.checkpoint.endswith("step-00000006")
+    ours, theirs = (tensors(d.checkpoints / "step-00000006") for d in (marred, whole))
+    assert all(torch.equal(ours[name], x) for name, x in theirs.items())
+
+
+def test_a_last_checkpoint_that_never_finds_room_is_an_error(text, tmp_path, monkeypatch):
+    base = recipe(text, save_every=4)
+    directory = start(base, tmp_path, "run")
+    real = storage.save_file
+
+    def full(tensors, path, metadata):
+        if "step-00000006" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(tensors, path, metadata)
+
+    monkeypatch.setattr(storage, "save_file", full)
+    monkeypatch.setattr(saves, "WAIT", 0.0)
+    monkeypatch.setattr(saves, "RETRIES", 2)
+    with pytest.raises(CheckpointError, match="step-00000006.*No space left"):
+        serial(base, directory)
+    assert [p.name for p in store.checkpoints(directory.checkpoints)] == ["step-00000004"]

@@ -1,5 +1,6 @@
 """Metrics on disk survive a kill and a resume; progress suits a terminal and a file."""
 
+import errno
 import io
 import json
 import math
@@ -134,17 +135,45 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path, line):
         read_metrics(path)
 
 
-def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path, monkeypatch):
+def test_lines_that_a_full_disk_refuses_wait_for_room(tmp_path, monkeypatch):
+    """The file has whole lines at any time."""
     path = tmp_path / "metrics.jsonl"
     real = os.write
     with MetricsLog(path, stream=io.StringIO()) as log:
         log.step(metrics(1))
         monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:10]))
-        with pytest.raises(OSError, match="the disk is full"):
-            log.step(metrics(2))
-        monkeypatch.undo()
+        log.step(metrics(2))
+        assert steps_in(path) == [1] and path.read_bytes().endswith(b"\n")
         log.step(metrics(3))
-    assert steps_in(path) == [1, 3]
+        monkeypatch.undo()
+        log.step(metrics(4))
+    assert steps_in(path) == [1, 2, 3, 4]
+
+
+def test_lines_that_find_no_room_to_the_end_are_an_error(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path, stream=io.StringIO())
+    log.step(metrics(1))
+
+    def full(file, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    log.step(metrics(2))
+    with pytest.raises(OSError, match="the last 1 lines of metrics could not be written: make room"):
+        log.close()
+    assert steps_in(path) == [1]
+
+
+def test_losses_of_the_steps_before_come_back_on_resume(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path, stream=io.StringIO()) as log:
+        assert log.losses_before(5) == []
+        for step in range(1, 6):
+            log.step(metrics(step))
+        log.evaluation(5, "valid", {"loss": 9.0})
+    with MetricsLog(path, resume_at=4, stream=io.StringIO()) as log:
+        assert log.losses_before(2) == [metrics(3).loss, metrics(4).loss]
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(tmp_path, monkeypatch):
