@@ -5,13 +5,14 @@ PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3)
 VENV := .venv/bin/python
 export TORCH_INDEX_URL
 
-.PHONY: help reproduce reproduce-full test bench
+.PHONY: help reproduce reproduce-full test bench soak
 
 help:
 	@echo 'make reproduce        set up, run every paper at laptop scale, write results/index.html'
 	@echo 'make reproduce-full   the same with the long runs'
 	@echo 'make test             set up, run the tests'
 	@echo 'make bench            set up, time training steps beside other libraries'
+	@echo 'make soak             set up, kill ranks and damage checkpoints for half an hour'
 
 reproduce:
 	@$(PYTHON) -m infra.setup reproduce
@@ -29,3 +30,7 @@ test:
 bench:
 	@$(PYTHON) -m infra.setup bench
 	@$(VENV) -m tests.benchmarks
+
+soak:
+	@$(PYTHON) -m infra.setup soak
+	@$(VENV) -m tests.soak

@@ -22,6 +22,7 @@ REQUIREMENTS = {
     "reproduce-full": ("requirements.txt",),
     "test": ("requirements.txt", "requirements-dev.txt"),
     "bench": ("requirements.txt", "requirements-dev.txt"),
+    "soak": ("requirements.txt", "requirements-dev.txt"),
 }
 
 

@@ -167,10 +167,15 @@ class Reader(StorageReader):
                 planner.resolve_tensor(item).copy_(f.get_slice(name)[box])
 
 
+def folders(folder: Path) -> list[Path]:
+    """What was once a checkpoint, newest first."""
+    found = [p for p in folder.glob("step-*") if p.suffix != PARTIAL]
+    return sorted(found, key=lambda p: (p.stem, p.suffix != REPLACED), reverse=True)
+
+
 def checkpoints(folder: Path) -> list[Path]:
     """Complete-looking checkpoints, newest first."""
-    found = [p for p in folder.glob("step-*") if p.suffix != PARTIAL and (p / MANIFEST).is_file()]
-    return sorted(found, key=lambda p: (p.stem, p.suffix != REPLACED), reverse=True)
+    return [p for p in folders(folder) if (p / MANIFEST).is_file()]
 
 
 def keep_last(folder: Path, count: int) -> None:

@@ -24,7 +24,7 @@ from common.checkpoint.background import Saving
 from common.checkpoint.manifest import MANIFEST, CheckpointError, read_manifest
 from common.checkpoint.plan import EachElementOnce, InPlace
 from common.checkpoint.sharded import Part, Piece
-from common.checkpoint.storage import Reader, Writer, checkpoints, keep_last, sha256
+from common.checkpoint.storage import Reader, Writer, checkpoints, folders, keep_last, sha256
 from common.layout import SERIAL, Layout
 from common.parameters import Facts, Slice
 
@@ -85,7 +85,7 @@ def verify(folder: Path, layout: Layout = SERIAL) -> dict:
 def last_good(folder: Path, layout: Layout = SERIAL, say=print) -> Path | None:
     """The newest checkpoint that verifies; rank 0 says what is wrong with each newer one."""
     background.settle(layout)
-    for candidate in background.told(layout, lambda: checkpoints(folder)):
+    for candidate in background.told(layout, lambda: folders(folder)):
         try:
             verify(candidate, layout)
         except CheckpointError as error:
