@@ -20,14 +20,15 @@ from pathlib import Path
 from common.checkpoint.files import write_text
 from data import corpus, tokenizer
 from data.config import DataConfig
+from data.index_writer import token_writer
+from data.indexed import IndexedTokens, Stream
 from data.packages import package_versions
 from data.text_files import local_files
-from data.tokens import TokenReader, token_writer
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / "runs" / "data"
 # Raise when the same configuration comes to mean other tokens.
-DATA_VERSION = 1
+DATA_VERSION = 2
 LIBRARIES = ("tokenizers", "datasketch")
 STAGES = 9
 
@@ -44,20 +45,24 @@ class Prepared:
         return self.directory / "tokenizer.json"
 
     def tokens_path(self, split: str) -> Path:
-        """split: train, valid or test."""
-        return self.directory / f"{split}.tokens"
+        """split: train, valid or test; the name of a set, without a suffix."""
+        return self.directory / split
 
     def tokenizer(self) -> tokenizer.Tokenizer:
         """The tokenizer, checked against the hash in the report."""
         return tokenizer.load(self.tokenizer_path, self.report["tokenizer"]["sha256"])
 
-    def tokens(self, split: str) -> TokenReader:
-        """A split's tokens. Raises ValueError if another tokenizer made them."""
-        reader = TokenReader(self.tokens_path(split))
-        if reader.header.tokenizer_sha256 != self.report["tokenizer"]["sha256"]:
-            raise ValueError(f"{reader.path} was made with another tokenizer than {self.tokenizer_path}; "
+    def indexed(self, split: str) -> IndexedTokens:
+        """A split's set. Raises ValueError if another tokenizer made it."""
+        found = IndexedTokens(self.tokens_path(split))
+        if found.header.tokenizer_sha256 != self.report["tokenizer"]["sha256"]:
+            raise ValueError(f"{found.path} was made with another tokenizer than {self.tokenizer_path}; "
                              f"remove {self.directory} and prepare the data anew")
-        return reader
+        return found
+
+    def tokens(self, split: str) -> Stream:
+        """A split's tokens. Raises ValueError if another tokenizer made them."""
+        return self.indexed(split).stream()
 
     def text_bytes(self, split: str) -> int:
         """UTF-8 bytes of a split's text, the denominator of bits per byte."""
@@ -120,7 +125,7 @@ def opened(directory: Path) -> Prepared:
     try:
         prepared.tokenizer()
         for split in corpus.SPLITS:
-            prepared.tokens(split).verify()
+            prepared.indexed(split).verify()
     except ValueError as error:
         raise ValueError(f"{error} (remove {directory} first)") from None
     return prepared
@@ -137,12 +142,12 @@ def build(config: DataConfig, directory: Path, progress: Callable[[str], None]) 
               "tokenizer": {"vocab": vocabulary.vocab, "eod": vocabulary.eod, "sha256": vocabulary.sha256}}
     for split in corpus.SPLITS:
         progress(f"writing {split} tokens")
-        path = directory / f"{split}.tokens"
+        path = directory / split
         with token_writer(path, vocabulary.vocab, vocabulary.eod, vocabulary.sha256) as writer:
             for tokens in vocabulary.encode_many(document.text for document in made.splits[split]):
                 writer.add(tokens)
         facts = report["splits"][split]
-        facts["tokens"] = len(TokenReader(path))
+        facts["tokens"] = len(IndexedTokens(path))
         facts["bytes_per_token"] = facts["bytes"] / (facts["tokens"] - facts["documents"])
     report["seconds"] = round(time.monotonic() - started, 1)
     content = json.dumps(report, indent=1, sort_keys=True) + "\n"

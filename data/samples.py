@@ -6,62 +6,69 @@ label once.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import torch
 
 from common.models.record import Record
-from data.permutation import permute
-from data.tokens import TokenReader
+from data.blend import BlendOrder, SampleOrder, Shares
+from data.indexed import Stream
+
+
+@dataclass(frozen=True)
+class Blend:
+    """Streams that training draws from in proportion to their weights, which are in any unit."""
+
+    streams: tuple[Stream, ...]
+    weights: tuple[Fraction, ...]
 
 
 class Samples:
-    """The samples of `sequence` tokens of a stream.
+    """The samples of `sequence` tokens of a stream, or of each stream of a blend.
 
     vocab: the model's vocabulary; it must cover the stream's, None to leave that unchecked.
     """
 
-    def __init__(self, reader: TokenReader, sequence: int, vocab: int | None = None):
+    def __init__(self, source: Stream | Blend, sequence: int, vocab: int | None = None):
         if sequence < 1:
             raise ValueError(f"sequence={sequence} must be at least 1")
-        if len(reader) < sequence + 1:
-            raise ValueError(f"sequence={sequence} is longer than the data: {reader.path} holds "
-                             f"{len(reader)} tokens, one sample needs {sequence + 1}; use at most "
-                             f"{max(len(reader) - 1, 0)} or more text")
-        if vocab is not None and vocab < reader.vocab:
-            raise ValueError(f"vocabulary of {vocab} is smaller than that of {reader.path}, {reader.vocab}; "
-                             f"set the model's to at least {reader.vocab}")
-        self.reader, self.sequence = reader, sequence
+        self.blend = source if isinstance(source, Blend) else Blend((source,), (Fraction(1),))
+        self.sequence = sequence
+        for stream in self.streams:
+            if len(stream) < sequence + 1:
+                raise ValueError(f"sequence={sequence} is longer than the data: {stream.path} holds "
+                                 f"{len(stream)} tokens, one sample needs {sequence + 1}; use at most "
+                                 f"{max(len(stream) - 1, 0)} or more text")
+            if vocab is not None and vocab < stream.vocab:
+                raise ValueError(f"vocabulary of {vocab} is smaller than that of {stream.path}, {stream.vocab}; "
+                                 f"set the model's to at least {stream.vocab}")
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        return self.blend.streams
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Whole samples of each stream."""
+        return tuple((len(stream) - 1) // self.sequence for stream in self.streams)
 
     def __len__(self) -> int:
-        return (len(self.reader) - 1) // self.sequence
+        return sum(self.sizes)
 
-    def cut(self, sample: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens and document numbers of one sample, int64 (S + 1,) each; S + 1 or fewer for the tail."""
+    def order(self, seed: int) -> SampleOrder | BlendOrder:
+        """The order of training."""
+        if len(self.streams) == 1:
+            return SampleOrder(len(self), seed)
+        return BlendOrder(self.sizes, self.blend.weights, seed)
+
+    def cut(self, sample: int, number: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and document numbers of one sample of stream `number`, int64 (S + 1,) each; fewer for the tail."""
+        stream = self.streams[number]
         start = sample * self.sequence
-        stop = min(start + self.sequence + 1, len(self.reader))
-        return self.reader.read(start, stop), self.reader.index.documents(start, stop)
-
-
-class SampleOrder:
-    """Which sample stands at each position of training: every epoch a fresh permutation of n samples.
-
-    A function of seed and position alone, so that any rank, at any time, can look up any position.
-    """
-
-    def __init__(self, n: int, seed: int):
-        if n < 1:
-            raise ValueError(f"n={n}: an order needs at least one sample")
-        if seed < 0:
-            raise ValueError(f"seed={seed} must not be negative")
-        self.n, self.seed = n, seed
-
-    def sample(self, position: int) -> tuple[int, int]:
-        """(epoch, sample) at a global position, counted from 0 over all epochs."""
-        if position < 0:
-            raise ValueError(f"position={position} must not be negative")
-        epoch, within = divmod(position, self.n)
-        return epoch, int(permute(np.array([within], dtype=np.int64), self.n, self.seed, epoch)[0])
+        stop = min(start + self.sequence + 1, len(stream))
+        return stream.read(start, stop), stream.documents(start, stop)
 
 
 def check_batch(global_batch: int, dp_size: int, micro_batch: int) -> None:
@@ -77,7 +84,7 @@ def check_batch(global_batch: int, dp_size: int, micro_batch: int) -> None:
                          f"{micro_batch} = {each}; use {nearest}")
 
 
-def batches(samples: Samples, order: SampleOrder, *, step: int, global_batch: int, micro_batch: int,
+def batches(samples: Samples, order: SampleOrder | BlendOrder, *, step: int, global_batch: int, micro_batch: int,
             seed: int, dp_rank: int = 0, dp_size: int = 1, document_mask: bool = False,
             first: int | None = None) -> list[Record]:
     """The micro-batches of one step for one data-parallel rank, global_batch / (dp_size micro_batch) of them.
@@ -95,14 +102,14 @@ def batches(samples: Samples, order: SampleOrder, *, step: int, global_batch: in
     check_batch(global_batch, dp_size, micro_batch)
     if not 0 <= dp_rank < dp_size:
         raise ValueError(f"dp_rank={dp_rank} is outside of dp={dp_size}")
-    if order.n != len(samples):
-        raise ValueError(f"the order is of {order.n} samples, the data has {len(samples)}")
+    if order.sizes != samples.sizes:
+        raise ValueError(f"the order is of {order.sizes} samples, the data has {samples.sizes}")
     share = global_batch // dp_size
     start = (step * global_batch if first is None else first) + dp_rank * share
     records = []
     for base in range(start, start + share, micro_batch):
         positions = range(base, base + micro_batch)
-        rows = [samples.cut(order.sample(position)[1]) for position in positions]
+        rows = [samples.cut(place.sample, place.set) for place in map(order.place, positions)]
         records.append(record(rows, positions, samples.sequence, step, seed, document_mask))
     return records
 
@@ -111,18 +118,19 @@ def held_out_batches(samples: Samples, *, micro_batch: int, dp_rank: int = 0, dp
                      document_mask: bool = False) -> Iterator[Record]:
     """Every sample once in storage order, the tail as a last, shorter one, for evaluation.
 
-    Every token of the stream but the first is a label once over all ranks. Rank r takes rows r, r + dp_size,
-    and so on. Rows that fill up the last micro-batches, and the end of the tail, have no loss; every rank
+    Every token of a stream but its first is a label once over all ranks; streams of a blend take turns by their
+    lengths, whatever their weights. Rank r takes rows r, r + dp_size, and so on. Rows that fill up the last micro-batches, and the end of the tail, have no loss; every rank
     has equally many micro-batches.
     """
     if min(micro_batch, dp_size) < 1 or not 0 <= dp_rank < dp_size:
         raise ValueError(f"dp_rank={dp_rank}, dp={dp_size}, micro_batch={micro_batch}: sizes are positive "
                          "and the rank lies below dp")
-    rows = -(-(len(samples.reader) - 1) // samples.sequence)
+    each = [-(-(len(stream) - 1) // samples.sequence) for stream in samples.streams]
+    shares, rows = Shares(each), sum(each)
     empty = np.zeros(0, dtype=np.int64)
     for base in range(0, rows, dp_size * micro_batch):
         numbers = range(base + dp_rank, base + dp_size * micro_batch, dp_size)
-        cuts = [samples.cut(number) if number < rows else (empty, empty) for number in numbers]
+        cuts = [samples.cut(*shares.place(number)[::-1]) if number < rows else (empty, empty) for number in numbers]
         yield record(cuts, numbers, samples.sequence, 0, 0, document_mask)
 
 

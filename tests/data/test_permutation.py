@@ -6,7 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from data.permutation import permute
+from data.permutation import permute as permute_one
+
+
+def permute(x, n, *key):
+    return np.array([permute_one(int(i), n, *key) for i in x], dtype=np.int64)
 
 
 @pytest.mark.parametrize("n", [*range(1, 70), 127, 128, 129, 1000, 4097])
@@ -47,3 +51,5 @@ def test_neighbours_and_seeds_and_epochs_are_unrelated():
 def test_values_do_not_change_between_releases():
     """Resuming depends on the order: a changed constant would repeat and skip samples."""
     assert permute(np.arange(10), 10, 1234, 0).tolist() == [1, 3, 4, 5, 0, 9, 8, 6, 7, 2]
+    far = permute(np.arange(3) * 10**15, 2**60 + 7, 2**70 + 1, 99)
+    assert far.tolist() == [528469050465631735, 551459696914081363, 697907554930363590]

@@ -39,7 +39,7 @@ def test_tokens_hold_the_text(source, config, tmp_path):
     tokenizer = prepared.tokenizer()
     found = []
     for split in ("train", "valid", "test"):
-        reader = prepared.tokens(split)
+        reader = prepared.indexed(split)
         texts = [tokenizer.decode(reader.read(*reader.index.span(d))) for d in range(reader.header.documents)]
         assert all(text.endswith("<|endoftext|>") for text in texts)
         facts = prepared.report["splits"][split]
@@ -86,7 +86,7 @@ def test_a_failure_leaves_nothing(config, tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.TokenReader, "__len__", torn)
+        patch.setattr(module.IndexedTokens, "__len__", torn)
         with pytest.raises(OSError, match="no space"):
             prepare(config, tmp_path / "cache")
     assert os.listdir(tmp_path / "cache") == [".lock"]
@@ -122,14 +122,15 @@ def test_a_second_process_waits_and_takes_the_first_ones_work(config, tmp_path):
 
 
 @pytest.mark.parametrize("name, message", [
-    ("train.tokens", "checksum"), ("tokenizer.json", "tokenizer"), ("valid.tokens", "bytes, its header"),
+    ("train.bin", "checksum"), ("tokenizer.json", "tokenizer"), ("valid.idx", "bytes, its header"),
+    ("test.json", "checksum|damaged"),
 ])
 def test_damage_is_found_on_reuse(config, tmp_path, name, message):
     prepared = prepare(config, tmp_path / "cache")
     path = prepared.directory / name
     raw = bytearray(path.read_bytes())
-    raw[200] ^= 1
-    path.write_bytes(raw[:-8] if name == "valid.tokens" else raw)
+    raw[-9] ^= 1
+    path.write_bytes(raw[:-8] if name == "valid.idx" else raw)
     with pytest.raises(ValueError, match=message) as error:
         prepare(config, tmp_path / "cache")
     assert f"(remove {prepared.directory} first)" in str(error.value)
@@ -138,7 +139,8 @@ def test_damage_is_found_on_reuse(config, tmp_path, name, message):
 def test_tokens_of_another_tokenizer_are_refused(source, config, tmp_path):
     prepared = prepare(config, tmp_path / "cache")
     other = prepare(DataConfig(source=str(source), vocab=310, held_out=0.1), tmp_path / "cache")
-    shutil.copy(other.tokens_path("train"), prepared.tokens_path("train"))
+    for suffix in (".bin", ".idx", ".json"):
+        shutil.copy(other.directory / f"train{suffix}", prepared.directory / f"train{suffix}")
     with pytest.raises(ValueError, match="was made with another tokenizer"):
         prepared.tokens("train")
 
