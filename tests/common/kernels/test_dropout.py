@@ -170,6 +170,17 @@ def test_mean_is_kept():
         assert abs(dropout(x, hidden(p=p, width=64), p, "test").mean() - 1) < 5 * spread
 
 
+@pytest.mark.parametrize("add", [False, True])
+def test_results_and_gradients_lie_in_memory_as_their_inputs_do(add):
+    """Masks of several samples do not, and a gradient that lay as they do would be copied by the next product."""
+    x = torch.randn(6, 3, 8, requires_grad=True)
+    keep = hidden_mask_SBH(SITE, 0.25, x.shape, 0, 6, "cpu")
+    assert not keep.is_contiguous()
+    y = dropout_add(x, x.detach(), keep, 0.25, "m") if add else dropout(x, keep, 0.25, "m")
+    y.backward(torch.randn(6, 3, 8))
+    assert y.is_contiguous() and x.grad.is_contiguous()
+
+
 def test_no_dropout_keeps_all():
     assert threshold(0) == 0 and scale(0) == 1
     assert hidden(p=0.0).all()
