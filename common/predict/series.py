@@ -9,12 +9,12 @@ from common.claims.published import Facts
 from common.predict.constants import SOFTWARE, constants, table
 
 if TYPE_CHECKING:  # torch is imported when something is predicted, not when claims are listed
-    from common.predict.iteration import Prediction
+    from common.predict.iteration import Prediction, Rates
     from common.predict.price import Costs
     from common.training.recipe import Recipe
 
 TERA = 1e12
-MEASURES: dict[str, Callable[["Prediction"], float]] = {
+MEASURES: dict[str, Callable[["Rates"], float]] = {
     "TFLOP/s per GPU": lambda found: found.flops_per_second("hardware") / TERA,
     "s": lambda found: found.seconds,
     "sequences/s": lambda found: found.recipe.training.batch / found.seconds,
@@ -24,7 +24,8 @@ MEASURES: dict[str, Callable[["Prediction"], float]] = {
 @dataclass(frozen=True)
 class Series:
     """A published number, or list of them, of one claim. table: what its errors are summed up under. make: the recipes,
-    one for each number. unit: one of MEASURES; rates count all FLOPs that run, attention's whole square among them."""
+    one for each number. unit: one of MEASURES; rates count all FLOPs that run, attention's whole square among them.
+    how: predicts a recipe, where it ran otherwise than this project's training runs it."""
 
     source: str
     key: str
@@ -32,6 +33,7 @@ class Series:
     make: "Callable[[], tuple[Recipe, ...]]" = field(repr=False)
     unit: str = "TFLOP/s per GPU"
     several: bool = False
+    how: "Callable[[Recipe, Costs], Rates] | None" = field(default=None, repr=False)
 
     @cached_property
     def recipes(self) -> "tuple[Recipe, ...]":
@@ -47,7 +49,8 @@ class Series:
 
     def predicted(self, paper: "Predicted", software: float | None = None) -> tuple[float, ...]:
         """software: another factor than the stored one."""
-        return tuple(MEASURES[self.unit](paper.of(recipe, software)) for recipe in self.recipes)
+        found = (self.how(recipe, paper.costs(software)) if self.how else paper.of(recipe, software) for recipe in self.recipes)
+        return tuple(map(MEASURES[self.unit], found))
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,12 @@ from functools import partial
 from common.claims import Absolute, Ask, Relative, Result, produces
 from common.claims.quantities import predicted
 from common.predict.series import TERA, Predicted, Series
+from papers.interleaved_pipelining import zero_3
 from papers.interleaved_pipelining.sizes import FACTS, TABLE_1
 
 RATE, SEQUENCES = "tflops_per_gpu", "sequences_per_s"
 SIZES = {source: source.removeprefix("table1-").replace("-", ".").replace("1008b", "1t") for source in TABLE_1}
+ZERO_3 = "table2-zero3"
 ROW, CURVE = Relative(0.08), Relative(0.10)
 
 
@@ -24,8 +26,8 @@ def _made(maker: str, arguments: Sequence[tuple]):
     return tuple(getattr(recipes, maker)(*each) for each in arguments)
 
 
-def _row(source: str, table: str, maker: str, *arguments) -> Series:
-    return Series(source, RATE, table, partial(_made, maker, [arguments]))
+def _row(source: str, table: str, maker: str, *arguments, **more) -> Series:
+    return Series(source, RATE, table, partial(_made, maker, [arguments]), **more)
 
 
 def _curve(source: str, along: str, maker: str, *more, key: str = RATE, unit: str = "TFLOP/s per GPU") -> Series:
@@ -58,6 +60,8 @@ PREDICTED = Predicted("interleaved_pipelining", "selene", (
     *(_row(source, "Table 1", "table_1", SIZES[source]) for source in TABLE_1),
     *(_row(f"table2-ptdp-{size}-{gpus}", "Table 2, PTD-P", "table_2", size, gpus)
       for size, many in (("175b", (384, 768, 1536)), ("530b", (560, 1120, 2240))) for gpus in many),
+    *(_row(f"{ZERO_3}-{size}-{gpus}", "Table 2, ZeRO-3", "table_2_zero_3", size, gpus, how=zero_3.predict)
+      for size, many in (("175b", (384, 768, 1536)), ("530b", (640, 1120, 2240))) for gpus in many),
     *_curves(),
 ))
 NAMED = {series.id: series for series in PREDICTED}
@@ -92,8 +96,14 @@ def _one_decimal(series: Series, ours: Sequence[float], published: Sequence[floa
             "within 10 %")
 
 
-CAUSES = {"figure7": _model_rates, "figure13": _many_nodes, "figure15": _slow_sums, "figure17": _one_decimal}
-"""What was found when looking into the curves that are missed."""
+def _other_library(series: Series, ours: Sequence[float], published: Sequence[float]) -> str:
+    (recipe,), (theirs,) = series.recipes, published
+    return zero_3.cause(recipe, PREDICTED.costs(), theirs)
+
+
+CAUSES = {"figure7": _model_rates, "figure13": _many_nodes, "figure15": _slow_sums, "figure17": _one_decimal,
+          ZERO_3: _other_library}
+"""What was found when looking into the rows and curves that are missed, by how their claims begin."""
 
 
 def results(ask: Ask, chosen: Sequence[Series]) -> Iterator[Result]:
@@ -101,7 +111,7 @@ def results(ask: Ask, chosen: Sequence[Series]) -> Iterator[Result]:
         if ask.wants(series.id):
             ours, published = series.predicted(PREDICTED), series.published(ask.facts)
             errors = [a / b - 1 for a, b in zip(ours, published, strict=True)]
-            why = CAUSES.get(series.source.partition("-")[0])
+            why = next((found for start, found in CAUSES.items() if series.source.startswith(f"{start}-")), None)
             note = PREDICTED.note(series) + "; errors " + ", ".join(f"{100 * e:+.1f} %" for e in errors)
             yield Result(series.id, ours if series.several else ours[0], detail=note,
                          cause=why(series, ours, published) if why else "")

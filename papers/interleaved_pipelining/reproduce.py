@@ -7,7 +7,7 @@
 
 from pathlib import Path
 
-from common.claims import Paper, Waits, main
+from common.claims import Paper, main
 from common.claims.readme import contradiction_table, waiting_table
 from papers.interleaved_pipelining import (
     bubbles,
@@ -40,9 +40,6 @@ INPUTS = ("heads", "hidden", "layers", "tp", "pp", "dp", "pipeline_parallel", "d
 PAPER = Paper(
     Path(__file__).parent,
     producers=tuple(producer for module in (*EXACT, *DERIVED, *MEASURED, predicted) for producer in module.PRODUCERS),
-    waits=(
-        Waits(("table2-zero3-*/tflops_per_gpu",), "predicted", "prediction of fully sharded training"),
-    ),
     context=(*(f"*/{key}" for key in INPUTS), "setup-cluster", "setup-peak", "setup-vocab", "setup-seq",
              "setup-precision", "setup-throughput-definition", "setup-script-*", "eq-iterations", "figure1-models",
              "figure3-example", "figure4-example", "text-deepspeed-compare", "text-gpt3-batch", "text-data-layout",
