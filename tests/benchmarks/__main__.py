@@ -1,4 +1,5 @@
-"""python -m tests.benchmarks [NAME ...] [--store]: training steps and pipelines beside other libraries, in alternated pairs."""
+"""python -m tests.benchmarks [NAME ...] [--store]: training steps and pipelines beside other libraries, checkpoints
+beside training, in alternated pairs."""
 
 import argparse
 import json
@@ -11,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from common.claims.origin import origin_of
-from tests.benchmarks import pipeline, training_step
+from tests.benchmarks import checkpoint, pipeline, training_step
 
-SUITES = (training_step, pipeline)
+SUITES = (training_step, pipeline, checkpoint)
 
 
 def main() -> None:
@@ -68,7 +69,18 @@ def pipelines(results: list[dict]) -> Table:
     return table
 
 
-TABLES = {training_step: training_steps, pipeline: pipelines}
+def checkpoints(results: list[dict]) -> Table:
+    table = Table("contest", "bytes", "pause, s", "whole save, s", "pause / save", "from", "to", "to reach",
+                  title="what training waits for, medians of alternated pairs")
+    for r in results:
+        ratios = sorted(pause / wait for pause, wait in zip(r["pauses_s"], r["waits_s"], strict=True))
+        table.add_row(r["contest"], f"{r['bytes']:,}", f"{statistics.median(r['pauses_s']):.3f}",
+                      f"{statistics.median(r['waits_s']):.3f}", f"{statistics.median(ratios):.3f}", f"{ratios[0]:.3f}",
+                      f"{ratios[-1]:.3f}", f"{r['most']:.2f}")
+    return table
+
+
+TABLES = {training_step: training_steps, pipeline: pipelines, checkpoint: checkpoints}
 
 if __name__ == "__main__":
     main()
