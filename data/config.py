@@ -1,6 +1,7 @@
 """What a corpus is made of and how it is cut into tokens."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 PACKAGES = "packages"
@@ -14,6 +15,9 @@ class DataConfig:
 
     source: str = PACKAGES
     """ "packages" for the text of installed packages, or a text file, a .jsonl file or a folder of them."""
+    sets: tuple[str, ...] = ()
+    """Sets made by data.index in place of a source: NAME or NAME:WEIGHT each; without weights each counts by its
+    tokens. Of the other fields only held_out is then used."""
     vocab: int = 4096
     """Entries of the byte-level BPE vocabulary, the end-of-document token included."""
     seed: int = 0
@@ -29,7 +33,7 @@ class DataConfig:
     code_share: float = 0.05
     """Share of the packages' files of which the code is taken beside the docstrings."""
     held_out: float = 0.05
-    """Share of a local source's bytes for validation, and again for the test."""
+    """Share of a local source's bytes, or of each set's tokens, for validation, and again for the test."""
     text_key: str = "text"
     """Key of the text in JSON lines."""
     min_characters: int = 32
@@ -63,11 +67,17 @@ class DataConfig:
             raise ValueError(f"near_threshold={self.near_threshold} must be above 0 and at most 1")
         if self.source == PACKAGES:
             check_packages(self)
+        check_sets(self.weighted_sets)
 
     @property
     def path(self) -> Path | None:
         """The local source, None for packages."""
         return None if self.source == PACKAGES else Path(self.source)
+
+    @property
+    def weighted_sets(self) -> tuple[tuple[Path, Fraction | None], ...]:
+        """Name and weight of each set."""
+        return tuple(weighted(text) for text in self.sets)
 
     @property
     def package_split(self) -> dict[str, tuple[str, ...]]:
@@ -86,6 +96,29 @@ def check_packages(config: DataConfig) -> None:
                 raise ValueError(f"package {package!r} is in {split}_packages and {seen[package]}_packages; "
                                  "a package belongs to one split")
             seen[package] = split
+
+
+def weighted(text: str) -> tuple[Path, Fraction | None]:
+    """The name and the weight, None where none is given, in NAME or NAME:WEIGHT; the weight is exact."""
+    name, colon, weight = text.rpartition(":")
+    if not colon:
+        return Path(text), None
+    try:
+        return Path(name), Fraction(weight)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"sets: {text!r} has no number after its colon; write NAME or NAME:WEIGHT") from None
+
+
+def check_sets(sets: tuple[tuple[Path, Fraction | None], ...]) -> None:
+    """Each set once, above zero, all with a weight or none."""
+    names = [name.with_suffix("") if name.suffix in (".bin", ".idx", ".json") else name for name, _ in sets]
+    for (name, weight), plain in zip(sets, names, strict=True):
+        if weight is not None and weight <= 0:
+            raise ValueError(f"sets: {name} has weight {weight}; leave out a set that should not be seen")
+        if names.count(plain) > 1:
+            raise ValueError(f"sets: {plain} is named twice; add up its weights")
+    if len({weight is None for _, weight in sets}) > 1:
+        raise ValueError("sets: give each a weight, or none, and each counts by its tokens")
 
 
 SMALL_CORPUS = DataConfig(vocab=1024, max_bytes=300_000, train_packages=("numpy",), valid_packages=("tyro",),

@@ -4,7 +4,6 @@
     python -m data.prepare --source my/texts --max-bytes 10000000
 """
 
-import fcntl
 import hashlib
 import importlib.metadata
 import itertools
@@ -22,7 +21,9 @@ from data import corpus, tokenizer
 from data.config import DataConfig
 from data.index_writer import token_writer
 from data.indexed import IndexedTokens, Stream
+from data.lock import exclusive
 from data.packages import package_versions
+from data.sets import Sets, open_sets
 from data.text_files import local_files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,21 +86,15 @@ def content_hash(config: DataConfig) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-@contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold the cache's lock file: a second process waits until the first has finished or died."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def prepare(config: DataConfig, cache: Path = CACHE,
-            progress: Callable[[str], None] = lambda stage: None) -> Prepared:
-    """The prepared data of this configuration, made now if it is not in the cache.
+            progress: Callable[[str], None] = lambda stage: None) -> Prepared | Sets:
+    """The prepared data of this configuration, made now if it is not in the cache; sets are opened where they lie.
 
     It lies in cache/<hash>, complete or absent: it is made under another name and renamed. progress is called
     with the name of each stage. Raises ValueError for anything the user can put right.
     """
+    if config.sets:
+        return open_sets(config)
     cache.mkdir(parents=True, exist_ok=True)
     directory = cache / content_hash(config)
     if not directory.is_dir():
@@ -199,6 +194,8 @@ def main(data: DataConfig, json: bool = False) -> None:
         data: what the corpus is made of.
         json: print the report as JSON instead of a table.
     """
+    if data.sets:
+        raise ValueError("sets are prepared already: python -m data.index shows and verifies them")
     with progress_bar() as progress:
         prepared = prepare(data, progress=progress)
     if json:

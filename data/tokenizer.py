@@ -24,11 +24,11 @@ class Tokenizer:
     characters in a text are encoded as the text they are. sha256: hash of the JSON that `save` writes.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer):
+    def __init__(self, backend: tokenizers.Tokenizer, end_of_document: str = END_OF_DOCUMENT):
         backend.encode_special_tokens = True
         self._backend = backend
         self.vocab = backend.get_vocab_size()
-        self.eod = backend.token_to_id(END_OF_DOCUMENT)
+        self.eod = backend.token_to_id(end_of_document)
         self.sha256 = hashlib.sha256(self._json().encode()).hexdigest()
 
     def _json(self) -> str:
@@ -64,6 +64,10 @@ class Tokenizer:
         """Text of the token ids. An end-of-document token shows as its name; a cut character as U+FFFD."""
         return self._backend.decode([int(each) for each in ids], skip_special_tokens=False)
 
+    def token(self, id: int) -> str:
+        """The name of a token."""
+        return self._backend.id_to_token(id)
+
     def save(self, path: Path) -> None:
         """Write the vocabulary as one JSON in the layout of `tokenizers` (tokenizer.json)."""
         with replaced(path) as partial:
@@ -90,10 +94,11 @@ def train(texts: Iterable[str], vocab: int) -> Tokenizer:
     return tokenizer
 
 
-def load(path: Path, sha256: str | None = None) -> Tokenizer:
-    """Read a tokenizer. sha256: the hash it must have, None to take it as it is.
+def load(path: Path, sha256: str | None = None, end_of_document: str | int = END_OF_DOCUMENT) -> Tokenizer:
+    """Read a tokenizer, made here or any tokenizer.json of Hugging Face's. sha256: the hash that its file must have,
+    None to take it as it is. end_of_document: name or id of that token.
 
-    Raises ValueError if the file is missing, is no tokenizer of this project, or is another than expected.
+    Raises ValueError if the file is missing, is no tokenizer, has no such token, or is another than expected.
     """
     if not path.is_file():
         raise ValueError(f"tokenizer {path} does not exist; python -m data.prepare makes one")
@@ -107,6 +112,10 @@ def load(path: Path, sha256: str | None = None) -> Tokenizer:
         backend = tokenizers.Tokenizer.from_str(content.decode())
     except Exception as error:  # tokenizers raises bare Exception for a file it cannot parse
         raise ValueError(f"tokenizer {path} is not a tokenizers JSON file: {error}") from None
-    if backend.token_to_id(END_OF_DOCUMENT) is None:
-        raise ValueError(f"tokenizer {path} has no {END_OF_DOCUMENT}, which marks the end of a document")
-    return Tokenizer(backend)
+    if isinstance(end_of_document, int):
+        end_of_document = backend.id_to_token(end_of_document) or str(end_of_document)
+    if backend.token_to_id(end_of_document) is None:
+        special = ", ".join(sorted(t.content for t in backend.get_added_tokens_decoder().values() if t.special))
+        raise ValueError(f"tokenizer {path} has no {end_of_document}, which marks the end of a document; name one of its "
+                         f"special tokens: {special or 'it has none'}")
+    return Tokenizer(backend, end_of_document)
