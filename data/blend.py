@@ -18,11 +18,11 @@ BLOCKS = 1 << 32
 
 
 class Place(NamedTuple):
-    """set: number of the set. epoch: how often all of it has been seen. sample: its number in storage order."""
+    """epoch: how often all of its set has been seen. sample: its number in storage order. set: number of the set."""
 
-    set: int
     epoch: int
     sample: int
+    set: int = 0
 
 
 class Shares:
@@ -81,12 +81,12 @@ class SampleOrder:
             raise ValueError(f"seed={seed} must not be negative")
         self.n, self.seed, self.key, self.sizes = n, seed, key, (n,)
 
-    def place(self, position: int) -> Place:
+    def sample(self, position: int) -> Place:
         """Of a global position, counted from 0 over all epochs."""
         if position < 0:
             raise ValueError(f"position={position} must not be negative")
         epoch, within = divmod(position, self.n)
-        return Place(0, epoch, permute(within, self.n, self.seed, epoch, *self.key))
+        return Place(epoch, permute(within, self.n, self.seed, epoch, *self.key))
 
     def epochs(self, positions: int) -> list[float]:
         """How often each set is seen in that many positions."""
@@ -109,13 +109,13 @@ class BlendOrder:
         self.shares, self.seed, self.sizes = Shares(weights), seed, tuple(sizes)
         self.orders = [SampleOrder(n, seed, s) for s, n in enumerate(sizes)]
 
-    def place(self, position: int) -> Place:
+    def sample(self, position: int) -> Place:
         """Of a global position, counted from 0."""
         if position < 0:
             raise ValueError(f"position={position} must not be negative")
         block, within = divmod(position, BLOCK)
         number, turn = self.shares.place(block * BLOCK + permute(within, BLOCK, self.seed, block, BLOCKS))
-        return self.orders[number].place(turn)._replace(set=number)
+        return self.orders[number].sample(turn)._replace(set=number)
 
     def epochs(self, positions: int) -> list[float]:
         """How often each set is seen in that many positions, whole blocks."""

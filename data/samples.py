@@ -109,7 +109,7 @@ def batches(samples: Samples, order: SampleOrder | BlendOrder, *, step: int, glo
     records = []
     for base in range(start, start + share, micro_batch):
         positions = range(base, base + micro_batch)
-        rows = [samples.cut(place.sample, place.set) for place in map(order.place, positions)]
+        rows = [samples.cut(place.sample, place.set) for place in map(order.sample, positions)]
         records.append(record(rows, positions, samples.sequence, step, seed, document_mask))
     return records
 

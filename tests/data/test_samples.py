@@ -53,11 +53,11 @@ def test_number_of_whole_samples(reader, sequence):
 
 def test_order_is_a_permutation_of_each_epoch():
     order = SampleOrder(13, seed=3)
-    epochs = [[order.place(g) for g in range(13 * e, 13 * e + 13)] for e in range(4)]
+    epochs = [[order.sample(g) for g in range(13 * e, 13 * e + 13)] for e in range(4)]
     for epoch, found in enumerate(epochs):
         assert {p.epoch for p in found} == {epoch} and sorted(p.sample for p in found) == list(range(13))
     assert len({tuple(p.sample for p in found) for found in epochs}) == 4
-    far = SampleOrder(13, seed=3).place(13 * 2**40 + 5)
+    far = SampleOrder(13, seed=3).sample(13 * 2**40 + 5)
     assert far.epoch == 2**40 and 0 <= far.sample < 13
 
 
