@@ -1,4 +1,4 @@
-"""How the ranks of a command come to be: `--launch local:N` starts them here, `torchrun` has started them."""
+"""How the ranks of a command come to be: `--launch local:N` starts them here, `torchrun` or SLURM has started them."""
 
 import os
 import signal
@@ -179,9 +179,15 @@ class Torchrun(Launch):
             return result if self.leads else None
 
 
+def _slurm(text: str, rest: str, kind: str, need: int | None) -> Launch:
+    from infra.slurm.rank import read  # which builds on this module
+
+    return read(rest, kind, need)
+
+
 _PARSERS: dict[str, Callable[[str, str, str, int | None], Launch]] = {
-    "local": Local.read, "torchrun": Torchrun.read}
-_SPELLINGS = ("local:N", "torchrun")
+    "local": Local.read, "torchrun": Torchrun.read, "slurm": _slurm}
+_SPELLINGS = ("local:N", "torchrun", "slurm", "slurm:CLUSTER")
 
 
 def _outcome(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
