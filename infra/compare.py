@@ -21,13 +21,13 @@ from rich.table import Table
 
 from common.checkpoint.files import write_text
 from common.claims.command import finish, parse
-from common.claims.drawing import check_picture
 from common.claims.origin import origin_of
+from common.claims.target import PICTURES, check_target
 from common.predict import timeline
 from common.predict.hardware import cluster
 from common.predict.iteration import Prediction, check, predict
 from common.predict.price import Costs
-from infra.compare_page import HEADS, cells, draw
+from infra.compare_page import HEADS, STORED, cells, draw
 from infra.launch import run_local
 from infra.plan_model import named
 from infra.timed_steps import Step, on_rank
@@ -51,6 +51,8 @@ class Compare:
     """Draw the timelines of the last recipe, measured above predicted (.png, .svg, .pdf)."""
     store: Path | None = None
     """Write the results to this file, as JSON, with their origin; the report shows those of infra/results/steps.json."""
+    force: bool = False
+    """Replace files that exist; steps.json is replaced in any case."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,10 @@ def work(options: Compare) -> list[str]:
     if options.steps < 1:
         raise ValueError(f"--steps {options.steps}: needs at least 1")
     if options.draw is not None:
-        check_picture(options.draw, "--draw")
+        check_target(options.draw, "--draw", PICTURES, options.force)
+    if options.store is not None:
+        own = options.store.resolve() == STORED.resolve()
+        check_target(options.store, "--store", (".json",), options.force or own, new_folders=True)
     found = []
     for word in options.recipes or RECIPES:
         Console(stderr=True).print(f"{word} ...", style="dim", markup=False)

@@ -21,6 +21,7 @@ import tyro
 
 from common.checkpoint.files import write_text
 from common.claims.origin import machine
+from common.claims.target import check_target
 from common.device import KINDS, default_kind, device_count, physical_cores
 from common.predict.hardware import FOLDER, cluster, cluster_of
 from common.predict.hardware_file import dumps
@@ -110,18 +111,8 @@ def target(options: Measure) -> Path:
     if not re.fullmatch(r"[a-z0-9_]+", name):
         raise ValueError(f"--name {name!r} must be small letters, digits and _, such as {default_name(kind)}")
     path = options.output or FOLDER / f"{name}.toml"
-    if path.suffix != ".toml":
-        raise ValueError(f"--output {path} must end in .toml")
-    place = path if path.is_file() else _existing(path)
-    if path.is_dir() or (place != path and not place.is_dir()) or not os.access(place, os.W_OK):
-        raise ValueError(f"--output {path} cannot be written: choose another file")
-    if path.exists() and not options.force:
-        raise ValueError(f"{path} exists: give another --name or --output, or --force to replace it")
+    check_target(path, "--output", (".toml",), options.force, new_folders=True)
     return path
-
-
-def _existing(path: Path) -> Path:
-    return next(parent for parent in path.absolute().parents if parent.exists())
 
 
 def default_name(kind: str) -> str:

@@ -20,7 +20,7 @@ import tyro
 from rich.console import Console
 
 from common.claims.command import finish
-from common.claims.drawing import check_picture
+from common.claims.target import PICTURES, check_target
 from common.predict import timeline
 from common.predict.hardware import cluster
 from common.predict.iteration import Prediction, check, predict
@@ -56,6 +56,8 @@ class Plan:
     """Write the iteration as a Chrome trace (.json) or as a picture (.png, .svg, .pdf)."""
     draw: Path | None = None
     """With --search: draw time against memory of all layouts (.png, .svg, .pdf)."""
+    force: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Replace files that exist."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print JSON in place of the page."""
 
@@ -124,13 +126,13 @@ def _check_options(options: Plan) -> None:
     if options.tokens is not None and not options.tokens > 0:
         raise ValueError(f"--tokens {options.tokens}: needs more than 0")
     if options.timeline is not None:
-        timeline.check_path(options.timeline)
+        check_target(options.timeline, "--timeline", timeline.ENDINGS, options.force)
     if options.draw is not None:
         if not options.search:
             raise ValueError(
                 "--draw draws all layouts: give --search as well; --timeline draws one iteration"
             )
-        check_picture(options.draw, "--draw")
+        check_target(options.draw, "--draw", PICTURES, options.force)
 
 
 def _on(recipe: Recipe, gpus: int | None, asked: Recipe) -> Recipe:

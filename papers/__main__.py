@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tyro
 
-from common.claims.command import Reproduce, finish, parse, print_json, report, run_paper
+from common.claims.command import Reproduce, check_report, finish, parse, print_json, report, run_paper
 from common.claims.features import load_features
 from common.claims.judge import Row
 from common.claims.published import load
@@ -39,6 +39,8 @@ class Papers:
     """With --reproduce: keep the results under each paper's results/ folder."""
     html: Path | None = None
     """Also write the report, one page with its figures, to this file."""
+    force: bool = False
+    """Replace a report that exists; results/index.html is replaced in any case."""
     readme: bool = False
     """Only bring the generated blocks of the README files up to date."""
 
@@ -60,6 +62,7 @@ def work(options: Papers, command: str) -> list[str]:
     papers = chosen(options.names)
     if (options.full or options.store) and not options.reproduce:
         raise ValueError("--full and --store say how to run: give --reproduce as well")
+    check_report(options.html, options.force)
     notes = console(stderr=True)
     if options.reproduce:
         running = [item for paper in papers for item in paper.producers if options.full or not item.full]

@@ -6,14 +6,13 @@
 
 import re
 import statistics
-import sys
 from dataclasses import dataclass
-from typing import Annotated
 
-import tyro
 from rich.table import Table
 
+from common.claims.command import finish, parse
 from common.claims.render import console
+from common.claims.target import check_folder
 from common.predict.constants import FILE
 from common.predict.series import Predicted, Series
 from papers.series import ALL, facts_of
@@ -74,12 +73,16 @@ def shown(factors: dict[str, float]) -> Table:
     return table
 
 
-def main(options: Annotated[Fit, tyro.conf.FlagCreatePairsOff]) -> None:
+def work(options: Fit) -> list[str]:
+    if options.store:
+        check_folder(FILE.parent, "--store")
     factors = {paper.paper: fit(paper) if options.store else paper.costs().software for paper in ALL}
     if options.store:
         write(factors)
     console().print(shown(factors))
+    return []
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Fit, prog="python -m papers.fit", args=sys.argv[1:]))
+    given = parse(Fit, "python -m papers.fit", None)
+    finish(lambda: work(given))

@@ -14,11 +14,12 @@ from pathlib import Path
 from rich.table import Table
 
 from common.claims.command import finish, parse
-from common.claims.drawing import BLUE, EDGE, GREEN, ORANGE, check_picture, drawing
+from common.claims.drawing import BLUE, EDGE, GREEN, ORANGE, drawing
 from common.claims.judge import Row
 from common.claims.render import console
 from common.claims.run import rows_of
 from common.claims.schema import Paper
+from common.claims.target import PICTURES, check_target
 from common.claims.tolerance import numbers
 from common.predict.baselines import constant, number, power_law, rate
 from papers import find
@@ -177,11 +178,13 @@ class Predictions:
 
     draw: Path | None = None
     """Also draw them to this file, .png, .svg or .pdf."""
+    force: bool = False
+    """Replace a file that exists."""
 
 
 def work(options: Predictions) -> list[str]:
     if options.draw:
-        check_picture(options.draw, "--draw")
+        check_target(options.draw, "--draw", PICTURES, options.force)
     found = points([(paper, rows_of(paper)) for paper in find()])
     table = Table(*COLUMNS, title=TITLE, caption=BASELINES)
     for line in summary(found):

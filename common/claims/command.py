@@ -19,8 +19,10 @@ from common.claims.render import as_json, console, print_paper
 from common.claims.run import Outcome, chosen_producers, run, select
 from common.claims.run import rows_of as rows_of_paper
 from common.claims.schema import Paper
+from common.claims.target import check_folder, check_target
 
 Options = TypeVar("Options")
+PAGE = Path(__file__).resolve().parents[2] / "results" / "index.html"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Reproduce:
     """Also run the long ones."""
     html: Path | None = None
     """Also write the report, one page with its figures, to this file."""
+    force: bool = False
+    """Replace a report that exists; results/index.html is replaced in any case."""
 
 
 def parse(options: type[Options], program: str, arguments: Sequence[str] | None) -> Options:
@@ -57,6 +61,7 @@ def main(paper: Paper, arguments: Sequence[str] | None = None) -> NoReturn:
 
 def reproduce(paper: Paper, options: Reproduce, command: str) -> list[str]:
     """Run, then print the wanted rows; returns what failed."""
+    check_report(options.html, options.force)
     notes = console(stderr=True)
     outcome = run_paper(paper, options, command, notes)
     rows = rows_of_paper(paper, outcome.results)
@@ -74,7 +79,9 @@ def run_paper(paper: Paper, options: Reproduce, command: str, notes: Console) ->
 
     What is stored already is read first, so that a broken file is named before a long run and not after.
     """
-    if not options.store:
+    if options.store:
+        check_folder(paper.results, "--store")
+    else:
         rows_of_paper(paper)
     if not chosen_producers(paper, options.claims, options.full):
         return Outcome()
@@ -83,6 +90,12 @@ def run_paper(paper: Paper, options: Reproduce, command: str, notes: Console) ->
         notes.print(f"{paper.name}: {line}", style="dim", markup=False)
 
     return run(paper, origin_of(command), options.claims, options.full, options.store, progress)
+
+
+def check_report(path: Path | None, force: bool) -> None:
+    """Raises ValueError for a page that cannot be written, and for one that would replace what this did not make."""
+    if path is not None:
+        check_target(path, "--html", force=force or path.resolve() == PAGE, new_folders=True)
 
 
 def report(path: Path | None, papers: Sequence[tuple[Paper, Sequence[Row]]], notes: Console, first: str = "") -> list[str]:

@@ -17,20 +17,6 @@ STYLE = {
 }  # fmt: skip
 OURS_LOOK, PUBLISHED_LOOK = {"color": BLUE}, {"facecolor": PUBLISHED, "edgecolor": EDGE, "linewidth": 0.6}
 WAITING_LOOK = {"facecolor": "white", "edgecolor": PUBLISHED_DARK, "hatch": "////", "linewidth": 0.6}
-PICTURES = (".png", ".svg", ".pdf")
-
-
-def check_folder(path: Path, option: str = "") -> None:
-    """Raises ValueError for a file whose folder is not there. option: that asked for the file."""
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"{option} {path}: there is no folder {path.parent}".strip())
-
-
-def check_picture(path: Path, option: str = "") -> None:
-    """Raises ValueError for a file that no picture can be written to."""
-    if path.suffix not in PICTURES:
-        raise ValueError(f"{option} {path}: end the name in {', '.join(PICTURES)}".strip())
-    check_folder(path, option)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple, NoReturn
 import numpy as np
 import tyro
 
-from common.claims.drawing import check_folder
+from common.claims.target import PICTURES, check_target
 from common.pipeline.schedule import KINDS, NAMES, Schedule
 from common.pipeline.schedules import TRAINING, make
 from common.pipeline.simulate import Costs, Simulation, simulate
@@ -29,6 +29,9 @@ IDLE = "#d9d9d9"
 PALEST = 0.62  # how much white the last chunk's colour holds
 CELL, ROW, HEAD = 0.2, 0.3, 0.7  # inches: width of the shortest action, height of a device, of title and axis
 NARROWEST, WIDEST = 7.5, 24.0  # inches
+DPI = 160
+DEVICES, COLUMNS = int(2**16 / DPI / ROW) - 50, int(WIDEST * DPI)
+"""Most devices, whose rows fit the 2^16 pixels of matplotlib's pictures, and most times the shortest action, a pixel each."""
 LARGEST, SMALLEST = 9.0, 4.5  # points
 DIGIT = 0.64  # a digit's width over the size of its font
 AIR, INCH = 2.5, 72  # points: beside a number in its cell; in an inch
@@ -81,13 +84,8 @@ def _cells(one: Simulation) -> Cells:
 
 
 def _write(played: list[Simulation], path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    formats = FigureCanvasAgg.get_supported_filetypes()
-    if path.suffix[1:].lower() not in formats:
-        raise ValueError(f"{path}: the name of a picture ends in one of {', '.join('.' + f for f in sorted(formats))}")
-    check_folder(path)
     longest = max(float(one.makespan) for one in played)
     cells, rows = [_cells(one) for one in played], [one.schedule.ranks for one in played]
     shortest = min((float(part.time.min()) for part in cells if len(part.time)), default=1.0)
@@ -101,7 +99,7 @@ def _write(played: list[Simulation], path: Path) -> None:
     figure.draw_without_rendering()  # settles how wide the axes are
     for ax, part in zip(axes, cells, strict=True):
         _numbers(ax, part)
-    figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+    figure.savefig(path, dpi=DPI, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
 
 
 def _shade(kind: str, chunk: int, chunks: int) -> tuple[float, ...]:
@@ -205,7 +203,9 @@ class Draw:
     weight: float = 1
     """The part of it that zb-h1 gives to the weight gradient."""
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """The picture to write; its format by its suffix."""
+    """The picture to write (.png, .svg, .pdf)."""
+    force: bool = False
+    """Replace a picture that exists."""
     json: bool = False
     """Print every action with its start and end, and the bubble, as JSON."""
 
@@ -217,6 +217,22 @@ class Draw:
                 raise ValueError(f"{what}={time:g}: a time, so a number above 0")
         if not 0 <= self.weight <= self.backward:
             raise ValueError(f"weight={self.weight:g}: a part of backward={self.backward:g}, so from 0 to that")
+        if self.output:
+            check_target(self.output, "--output", PICTURES, self.force)
+        if self.output or not self.json:
+            self._check_size()
+
+    def _check_size(self) -> None:
+        """Before any schedule is made; its length is that of a filled pipeline."""
+        if (devices := self.p * len(self.names)) > DEVICES:
+            raise ValueError(f"p={self.p}: {devices:,} rows are more than a drawing shows, {DEVICES:,}: use fewer devices, "
+                             "or --json without a picture")
+        split = (self.backward - self.weight, self.weight) if "zb-h1" in self.names else (self.backward,)
+        shortest = min(time for time in (self.forward, *split) if time > 0)
+        whole = self.m * self.v + self.p - 1 if "interleaved" in self.names else self.m + self.p - 1
+        if (columns := whole * (self.forward + self.backward) / shortest) > COLUMNS:
+            raise ValueError(f"m={self.m}, p={self.p}, v={self.v}: {columns:,.0f} times the shortest action are more than a "
+                             f"drawing shows, {COLUMNS:,}: use fewer micro-batches or devices, or --json without a picture")
 
     def schedules(self) -> list[Schedule]:
         """v > 1 is for those that have chunks; a single schedule without is refused."""

@@ -19,11 +19,11 @@ import torch
 import tyro
 from rich.progress import track
 
+from common.checkpoint.files import write_text
 from common.claims.command import finish
-from common.claims.drawing import check_picture
 from common.claims.origin import origin_of
 from common.claims.render import console
-from common.checkpoint.files import write_text
+from common.claims.target import PICTURES, check_folder, check_target
 from common.predict import fully_sharded, iteration
 from common.predict import third_party_software as software
 from common.predict.hardware import cluster
@@ -141,6 +141,8 @@ class ThirdParty:
     """Also draw measured against predicted (.png, .svg, .pdf)."""
     store: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Keep all rows where the report finds them."""
+    force: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Replace a picture that exists."""
 
 
 def chosen(ids: Sequence[str]) -> list[Point]:
@@ -159,8 +161,10 @@ def work(options: ThirdParty) -> list[str]:
     """Raises ValueError for an unknown point, and for a file that cannot be drawn."""
     if options.store and (options.ids or options.plain):
         raise ValueError("--store keeps all points as they are judged: leave out ids and --plain")
+    if options.store:
+        check_folder(STORED.parent, "--store")
     if options.draw:
-        check_picture(options.draw, "--draw")
+        check_target(options.draw, "--draw", PICTURES, options.force)
     shown = track(chosen(options.ids), console=console(stderr=True), transient=True)
     rows = [judge(point, options.plain) for point in shown]
     sums = summaries(rows)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.claims.drawing import PICTURES, check_folder
+from common.claims.target import PICTURES
 from common.pipeline.draw import COLOURS, IDLE, PALEST
 from common.pipeline.stages import cuts
 from common.predict.iteration import Prediction
@@ -22,6 +22,7 @@ PASSES = "passes"
 LANES = (PASSES, DATA, TIED)
 MICRO = 1e6
 TRACE = ".json"
+ENDINGS = (TRACE, *PICTURES)
 
 
 @dataclass(frozen=True)
@@ -76,16 +77,8 @@ def _record(event: Event) -> dict:
             "ts": event.start * MICRO, "dur": (event.end - event.start) * MICRO, "args": args}
 
 
-def check_path(path: Path) -> None:
-    """Raises ValueError for a name that is neither a Chrome trace's nor a picture's, and for a folder that is not there."""
-    if path.suffix not in (TRACE, *PICTURES):
-        raise ValueError(f"{path}: end the name in {TRACE} for a Chrome trace, or in {', '.join(PICTURES)} for a picture")
-    check_folder(path)
-
-
 def write(found: Prediction, path: Path) -> None:
-    """A Chrome trace where the name ends in .json, else a picture. Raises ValueError as check_path does."""
-    check_path(path)
+    """A Chrome trace where the name ends in .json, else a picture."""
     if path.suffix == TRACE:
         path.write_text(json.dumps(chrome_trace(found), separators=(",", ":")))
     else:

@@ -7,18 +7,17 @@ what is learnt.
 """
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import tyro
-
 from common.claims import Ask, AtMost, Figure, Result, produces
+from common.claims.command import finish, parse
 from common.claims.drawing import BLUE, EDGE, GREEN, ORANGE, SKY, VERMILION, YELLOW, drawing
 from common.claims.origin import origin_of
 from common.claims.quantities import measured
 from common.claims.store import write_text
+from common.claims.target import check_folder
 
 STORED = Path(__file__).parent / "results" / "training" / "layouts.json"
 COMMAND = "python -m papers.interleaved_pipelining.layouts --store"
@@ -98,22 +97,21 @@ class LayoutsRun:
     store: bool = False
 
 
-def main() -> None:
+def work(asked: LayoutsRun) -> list[str]:
     from papers.interleaved_pipelining.layout_losses import curves
     from papers.interleaved_pipelining.recipes import LAYOUTS
 
-    asked = tyro.cli(LayoutsRun, prog="python -m papers.interleaved_pipelining.layouts")
-    try:
-        found = curves(tuple(LAYOUTS), asked.steps)
-    except ValueError as error:
-        sys.exit(f"python -m papers.interleaved_pipelining.layouts: {error}")
+    if asked.store:
+        check_folder(STORED.parent, "--store")
+    found = curves(tuple(LAYOUTS), asked.steps)
     for name, largest in apart(found).items():
         print(f"{name}: last loss {found[name][-1]:.5f}, at most {largest:.1e} from one process")
     if asked.store:
-        STORED.parent.mkdir(parents=True, exist_ok=True)
         origin = asdict(origin_of(COMMAND))
         write_text(STORED, json.dumps({"origin": origin, "curves": found}, indent=1) + "\n")
+    return []
 
 
 if __name__ == "__main__":
-    main()
+    given = parse(LayoutsRun, "python -m papers.interleaved_pipelining.layouts", None)
+    finish(lambda: work(given))

@@ -5,16 +5,15 @@
 """
 
 import json
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import tyro
-
 from common.checkpoint.files import write_text
 from common.claims import Figure
+from common.claims.command import finish, parse
 from common.claims.drawing import BLUE, EDGE, ORANGE, drawing
 from common.claims.origin import origin_of
+from common.claims.target import check_folder
 
 STORED = Path(__file__).parent / "results" / "training" / "laptop_long.json"
 ORDER = 5
@@ -29,16 +28,14 @@ class HeldOutRun:
     store: bool = False
 
 
-def main() -> None:
-    try:
-        asked = tyro.cli(HeldOutRun, prog="python -m papers.sequence_parallelism.held_out")
-        found = measure(asked.run or train())
-        print(table(found))
-        if asked.store:
-            STORED.parent.mkdir(parents=True, exist_ok=True)
-            write_text(STORED, json.dumps(found, indent=1) + "\n")
-    except ValueError as error:
-        sys.exit(f"python -m papers.sequence_parallelism.held_out: {error}")
+def work(asked: HeldOutRun) -> list[str]:
+    if asked.store:
+        check_folder(STORED.parent, "--store")
+    found = measure(asked.run or train())
+    print(table(found))
+    if asked.store:
+        write_text(STORED, json.dumps(found, indent=1) + "\n")
+    return []
 
 
 def train() -> Path:
@@ -120,4 +117,5 @@ FIGURE = Figure("held_out", "Training of the laptop model (`laptop_long`), from 
                 "a held-out package, and that of a 5-gram model of the same corpus.", (), draw)
 
 if __name__ == "__main__":
-    main()
+    given = parse(HeldOutRun, "python -m papers.sequence_parallelism.held_out", None)
+    finish(lambda: work(given))

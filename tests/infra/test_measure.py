@@ -242,8 +242,8 @@ def test_the_command_writes_a_record_without_the_name_of_the_host(tmp_path, capf
 
 @pytest.mark.parametrize("options, message", [
     ({"name": "My machine"}, r"--name 'My machine' must be small letters, digits and _, such as cpu_\d+core"),
-    ({"output": "here.json"}, r"here.json must end in .toml"),
-    ({"output": __file__ + "/here.toml"}, r"test_measure.py/here.toml cannot be written"),
+    ({"output": "here.json"}, r"here.json: end the name in .toml"),
+    ({"output": __file__ + "/here.toml"}, r"test_measure.py is a file and no folder"),
     ({"device": "tpu"}, r"--device 'tpu' is unknown: use one of cpu, cuda"),
 ])
 def test_options_that_cannot_work_are_refused_before_measuring(options, message):
@@ -265,7 +265,7 @@ def test_a_file_is_replaced_only_when_asked(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["-o", str(path), "--device", "cpu"])
     assert stop.value.code == 2 and path.read_text() == "precious"
-    assert capsys.readouterr().err.strip().endswith("or --force to replace it")
+    assert capsys.readouterr().err.strip().endswith("or give --force to replace it")
     assert target(Measure(output=path, device="cpu", force=True)) == path
 
 

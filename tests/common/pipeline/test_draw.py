@@ -100,6 +100,10 @@ def test_the_command(tmp_path, capsys):
     (["1f1b", "--forward", "inf"], ["forward=inf"]),
     (["1f1b", "-o", "a.doc"], ["a.doc", ".png"]),
     (["1f1b", "-o", "nowhere/a.png"], ["no folder nowhere"]),
+    (["1f1b", "-p", "20000"], ["p=20000", "1,315"]),
+    (["1f1b", "gpipe", "-p", "700", "-o", "a.png"], ["1,400 rows", "1,315"]),
+    (["1f1b", "-m", "2000"], ["m=2000", "6,009", "3,840"]),
+    (["zb-h1", "-m", "100", "--forward", "0.01"], ["m=100", "3,840"]),
     ([], ["name a schedule"]),
 ])
 def test_wrong_arguments_are_one_line(arguments, words, capsys, tmp_path, monkeypatch):
@@ -108,6 +112,27 @@ def test_wrong_arguments_are_one_line(arguments, words, capsys, tmp_path, monkey
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ") and all(word in lines[0] for word in words), lines
     assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_is_replaced_only_when_asked(tmp_path, capsys):
+    path = tmp_path / "a.svg"
+    path.write_text("precious")
+    assert run("1f1b", "-o", str(path)) == 2 and path.read_text() == "precious"
+    assert "--force" in capsys.readouterr().err
+    assert run("1f1b", "-o", str(path), "--force") == 0 and path.read_text().startswith("<?xml")
+
+
+def test_numbers_have_no_largest_size(capsys):
+    """What no drawing shows is still counted: 1F1B's bubble is (p - 1) / m."""
+    assert run("1f1b", "-p", "3", "-m", "2000", "--json") == 0
+    (one,) = json.loads(capsys.readouterr().out)["schedules"]
+    assert one["idle_over_ideal"] == 2 / 2000
+
+
+def test_the_largest_drawing_fits_its_picture(tmp_path):
+    path = tmp_path / "a.png"
+    assert run("1f1b", "-p", "1315", "-m", "1", "--backward", "1", "--weight", "0", "-o", str(path)) == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_module_runs():

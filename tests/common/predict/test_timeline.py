@@ -99,9 +99,3 @@ def test_picture_is_drawn(found, tmp_path):
     write(found, tmp_path / "t.png")
     pixels = imread(tmp_path / "t.png")[..., :3]
     assert pixels.shape[1] > 1000 and len({tuple(p) for p in pixels[::7, ::7].reshape(-1, 3).tolist()}) > 5
-
-
-@pytest.mark.parametrize("name, words", [("t.txt", "end the name in .json"), ("nowhere/t.json", "no folder")])
-def test_other_names_are_refused(found, tmp_path, name, words):
-    with pytest.raises(ValueError, match=words):
-        write(found, tmp_path / name)
