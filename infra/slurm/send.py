@@ -1,8 +1,10 @@
 """A command becomes a SLURM job: its plan is checked, its folder filled, its script submitted."""
 
 import json
+import os
 import shlex
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -38,6 +40,8 @@ def send(settings: Settings, module: str, arguments: list[str], *, ranks: int | 
     anyway: also where the plan does not fit. Raises ValueError, before anything is written, for what cannot be.
     """
     asked = training(module, arguments)
+    if allocation() and not settings.nodes:
+        settings = replace(settings, nodes=int(os.environ["SLURM_JOB_NUM_NODES"]))
     if asked is not None:
         ranks = asked.recipe.grid.world
         arguments = _launched(arguments, asked)
@@ -60,6 +64,7 @@ def send(settings: Settings, module: str, arguments: list[str], *, ranks: int | 
         print("no plan: the cluster's settings name no hardware")
     if print_only:
         return
+    _check_slurm()
     _fill(script, module, arguments, asked, plan)
     _go(script)
 
@@ -108,8 +113,14 @@ def _fill(script: Script, module: str, arguments: list[str], asked: Sent | None,
     (script.folder / "job.json").write_text(json.dumps(job, indent=1), encoding="utf-8")
 
 
-def _go(script: Script) -> None:
+def _check_slurm() -> None:
     use_running_cluster()
+    if shutil.which("sbatch") is None:
+        raise ValueError("sbatch is not found: submit where SLURM's commands are, or start a cluster on this machine "
+                         "(python -m infra.slurm install, then start)")
+
+
+def _go(script: Script) -> None:
     if allocation():
         script.run()
     number = script.submit()
