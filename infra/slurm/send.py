@@ -39,6 +39,7 @@ def send(settings: Settings, module: str, arguments: list[str], *, ranks: int | 
     ranks: of the command, where the caller knows. print_only: prints the script and the plan, and does nothing.
     anyway: also where the plan does not fit. Raises ValueError, before anything is written, for what cannot be.
     """
+    settings.check()
     asked = training(module, arguments)
     if allocation() and not settings.nodes:
         settings = replace(settings, nodes=int(os.environ["SLURM_JOB_NUM_NODES"]))

@@ -63,7 +63,8 @@ class Settings:
     srun: dict[str, str] = field(default_factory=dict)
     """More flags of srun, likewise."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises ValueError that names the setting whose value cannot be."""
         for each in fields(self):
             value = getattr(self, each.name)
             if type(value) is int and value < 0:
@@ -128,7 +129,9 @@ def load(name: str) -> Settings:
         default = to_json(Settings())
         if isinstance(given.get("container"), dict):
             given["container"] = default["container"] | given["container"]
-        return from_json(Settings, default | given)
+        found = from_json(Settings, default | given)
+        found.check()
+        return found
     except OSError as error:
         raise ValueError(f"cluster file {str(path)!r}: {error.strerror}") from error
     except ValueError as error:
