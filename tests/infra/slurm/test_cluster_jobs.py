@@ -71,7 +71,7 @@ def test_a_failed_rank_ends_the_job_with_its_own_error(cluster, tmp_path):
     assert said.returncode == 0, said.stderr
     [folder] = (tmp_path / "runs" / "jobs").iterdir()
     state, status = ended(cluster, (folder / "id").read_text())
-    assert (state, status) == ("FAILED", "1:0") and time.monotonic() - began < 30
+    assert state == "FAILED" and status != "0:0" and time.monotonic() - began < 30
     assert "rank 1 of 2 failed: ValueError: rank 1 does not like its data" in next(folder.glob("*_1_log.out")).read_text()
     assert "failed" not in next(folder.glob("*_0_log.out")).read_text()
 
