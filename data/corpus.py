@@ -52,6 +52,10 @@ def split_borders(documents: list[Document], config: DataConfig) -> tuple[int, i
     sizes: dict[str, int] = {}
     for document in documents:
         sizes[document.package] = sizes.get(document.package, 0) + len(document.text.encode())
+    if not sizes:
+        raise ValueError(f"source {config.source!r}: every text has fewer than min_characters="
+                         f"{config.min_characters} characters that are not white space; lower min_characters, or "
+                         "give longer texts")
     if len(sizes) < 3:
         raise ValueError(f"source {config.source!r} has {len(sizes)} separate text(s) after deduplication; "
                          "training, validation and test need three: separate texts with blank lines, or give "

@@ -209,5 +209,5 @@ if __name__ == "__main__":
 
     try:
         tyro.cli(main, config=(tyro.conf.OmitArgPrefixes,))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")

@@ -1,0 +1,3 @@
+from common.interrupt import install
+
+install()

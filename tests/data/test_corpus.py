@@ -83,7 +83,7 @@ def test_too_little_text_says_what_would_work(tmp_path):
     with pytest.raises(ValueError, match="has 1 separate text.*training, validation and test need three"):
         build(DataConfig(source=str(path)))
     path.write_text("\n\n" * 100)
-    with pytest.raises(ValueError, match="has 0 separate text"):
+    with pytest.raises(ValueError, match="fewer than min_characters=32 characters.*lower min_characters"):
         build(DataConfig(source=str(path)))
 
 

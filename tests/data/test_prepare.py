@@ -159,6 +159,12 @@ def test_command_names_the_trouble_in_one_line(tmp_path):
     assert "Traceback" not in result.stderr
 
 
+def test_what_the_system_refuses_is_one_line():
+    result = command("--source", "a" * 300)
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert result.stderr.strip().splitlines()[-1].startswith("error: ") and "File name too long" in result.stderr
+
+
 def test_command_help_and_bad_setting():
     helped = command("--help")
     assert helped.returncode == 0 and "--max-bytes" in helped.stdout and "--json" in helped.stdout
