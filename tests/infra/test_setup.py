@@ -77,9 +77,9 @@ def test_another_python_is_refused_with_what_to_do(version: tuple[int, ...]) -> 
         check_python(version, "test")
 
 
-@pytest.mark.parametrize("arguments", [[], ["soak"], ["test", "bench"]])
+@pytest.mark.parametrize("arguments", [[], ["deploy"], ["test", "bench"]])
 def test_an_unknown_command_is_refused(arguments: list[str]) -> None:
-    with pytest.raises(SetupError, match="give one of reproduce, reproduce-full, test, bench"):
+    with pytest.raises(SetupError, match="give one of reproduce, reproduce-full, test, bench, soak"):
         main(arguments)
 
 

@@ -35,7 +35,7 @@ def no_rank_starts(monkeypatch):
     (["laptop", "--training.steps", "50"], "rate.total=100 differs from training.steps=50"),
     (["laptop", "--data.vocab", "8192"], "model.vocab=4096 is smaller than data.vocab=8192"),
     (["laptop", "--data.source", "/nonexistent/text"], "/nonexistent/text"),
-    (["laptop", "--launch", "slurm:4"], "launch 'slurm:4' is unknown"),
+    (["laptop", "--launch", "slurm:4"], "cluster '4' is unknown"),
     (["laptop", "--launch", "local:x"], "has no number of ranks"),
     (["laptop", "--grid.dp", "64", "--training.batch", "64", "--training.micro-batch", "1"], "64"),
     (["laptop", "--id", "../escape"], "is not a plain name"),
