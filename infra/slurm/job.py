@@ -28,12 +28,16 @@ class Job:
         """Until SLURM ends the job. A signal that comes when much is left is a pre-emption, not the limit."""
         return None if self.end is None else self.end - time.time()
 
-    def requeue(self) -> None:
-        """Puts this job, which is running, back into the queue: it is ended, and started again with the same script.
+    def requeue(self) -> bool:
+        """Puts this job back into the queue: it is ended, and started again with the same script. Called by one task.
 
-        Called by one task. Raises OSError where SLURM does not.
+        False, and nothing is done, for a job that was cancelled or is not to be requeued. Raises OSError where SLURM does not.
         """
+        said = _ask("scontrol", "show", "job", self.id)
+        if not re.search(r"\bJobState=RUNNING\b", said) or not re.search(r"\bRequeue=1\b", said):
+            return False
         _ask("scontrol", "requeue", self.id)
+        return True
 
 
 def current_job(environment: Mapping[str, str] = os.environ) -> Job | None:

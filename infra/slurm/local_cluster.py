@@ -3,7 +3,8 @@
 Everything it writes lies in one folder of its own, and nothing under /etc is read or changed: the munge key and
 socket, slurm.conf (which clients find through SLURM_CONF), state and logs. The nodes n1, n2, ... share the
 machine's address and differ by port. There is no accounting store, and processes are told apart by their parents
-(proctrack/linuxproc), which needs no control groups.
+(proctrack/linuxproc), which needs no control groups. A requeued job waits until the credentials of its first start
+have expired: 5 seconds here, 120 by default.
 """
 
 import os
@@ -34,7 +35,7 @@ SlurmctldPort={controller}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CryptoType=crypto/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/%n

@@ -11,7 +11,7 @@ from common.device import choose, device_count
 from infra.launch import Torchrun
 from infra.rank_context import RankContext
 from infra.rank_failure import RankFailure, report_exception
-from infra.slurm.job import in_step, rank_variables
+from infra.slurm.job import current_job, in_step, rank_variables
 
 T = TypeVar("T")
 # A rank that lost its peer lets the peer's own error end the job first.
@@ -30,15 +30,21 @@ class Slurm(Torchrun):
             self.context = RankContext(mine.rank, mine.size, mine.local_rank, choose(kind, 0))
 
     def run(self, function: Callable[..., T], *arguments: Any, logs: Path | None = None) -> T | None:
-        """As for torchrun; raises RankFailure with this rank's number and error."""
+        """As for torchrun; raises RankFailure with this rank's number and error. A job whose result says that a signal
+        `stopped` it before its end, as pre-emption and the time limit do, goes back into the queue."""
         try:
-            return super().run(function, *arguments, logs=logs)
+            result = super().run(function, *arguments, logs=logs)
         except Exception as error:
             report = report_exception(self.context.rank, error)
             if report.blames_peer:
                 time.sleep(CAUSE_SECONDS)
             log = f"traceback in {logs / f'rank{report.rank}.log'}" if logs else ""
             raise RankFailure(report, self.size, log=log) from error
+        if self.leads and getattr(result, "stopped", ""):
+            job = current_job()
+            print(f"stopped by {result.stopped}: " + (
+                f"job {job.id} is in the queue again" if job.requeue() else "--resume goes on from the checkpoint"), flush=True)
+        return result
 
 
 def read(cluster: str, kind: str, need: int | None) -> Slurm:

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+import safetensors.numpy
 
 from common.training.metrics import read_metrics
 
@@ -74,6 +75,29 @@ def test_a_failed_rank_ends_the_job_with_its_own_error(cluster, tmp_path):
     assert state == "FAILED" and status != "0:0" and time.monotonic() - began < 30
     assert "rank 1 of 2 failed: ValueError: rank 1 does not like its data" in next(folder.glob("*_1_log.out")).read_text()
     assert "failed" not in next(folder.glob("*_0_log.out")).read_text()
+
+
+def test_a_pre_empted_job_is_requeued_and_its_run_cannot_be_told_from_one_that_never_stopped(cluster, tmp_path):
+    recipe = [*RECIPE, "--training.steps", "120", "--rate.total", "120", "--runs", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", *recipe, "--launch", "local:2", "--id", "whole"], check=True, capture_output=True,
+                   timeout=100, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    command(cluster, "infra.submit", "--cluster", "local", "--", *recipe, "--id", "cut")
+    metrics, until = tmp_path / "cut" / "metrics.jsonl", time.monotonic() + 30
+    while not metrics.exists() or len(metrics.read_bytes().splitlines()) < 10:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    subprocess.run(["srun", "--partition=urgent", "--exclusive", "--nodes=2", "true"], check=True, capture_output=True,
+                   timeout=60, env=cluster.environment)
+    assert ended(cluster, (tmp_path / "jobs" / "cut" / "id").read_text()) == ("COMPLETED", "0:0")
+    resumes = json.loads((tmp_path / "cut" / "env.json").read_text())["resumes"]
+    assert len(resumes) == 1 and 10 <= resumes[0]["step"] < 120
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+    final = [safetensors.numpy.load_file(file) for run in ("cut", "whole")
+             for file in sorted((tmp_path / run / "checkpoints" / "step-00000120").glob("*.safetensors"))]
+    ours, theirs = final[:len(final) // 2], final[len(final) // 2:]
+    assert len(ours) == len(theirs) == 2
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
 def test_in_an_allocation_the_command_runs_there(cluster, tmp_path, local_losses):
