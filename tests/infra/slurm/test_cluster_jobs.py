@@ -78,7 +78,7 @@ def test_a_failed_rank_ends_the_job_with_its_own_error(cluster, tmp_path):
 
 
 def test_a_pre_empted_job_is_requeued_and_its_run_cannot_be_told_from_one_that_never_stopped(cluster, tmp_path):
-    recipe = [*RECIPE, "--training.steps", "120", "--rate.total", "120", "--runs", str(tmp_path)]
+    recipe = [*RECIPE, "--training.steps", "60", "--rate.total", "60", "--runs", str(tmp_path)]
     subprocess.run([sys.executable, "-m", *recipe, "--launch", "local:2", "--id", "whole"], check=True, capture_output=True,
                    timeout=100, env={**os.environ, "OMP_NUM_THREADS": "1"})
     command(cluster, "infra.submit", "--cluster", "local", "--", *recipe, "--id", "cut")
@@ -90,10 +90,10 @@ def test_a_pre_empted_job_is_requeued_and_its_run_cannot_be_told_from_one_that_n
                    timeout=60, env=cluster.environment)
     assert ended(cluster, (tmp_path / "jobs" / "cut" / "id").read_text()) == ("COMPLETED", "0:0")
     resumes = json.loads((tmp_path / "cut" / "env.json").read_text())["resumes"]
-    assert len(resumes) == 1 and 10 <= resumes[0]["step"] < 120
+    assert len(resumes) == 1 and 10 <= resumes[0]["step"] < 60
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
     final = [safetensors.numpy.load_file(file) for run in ("cut", "whole")
-             for file in sorted((tmp_path / run / "checkpoints" / "step-00000120").glob("*.safetensors"))]
+             for file in sorted((tmp_path / run / "checkpoints" / "step-00000060").glob("*.safetensors"))]
     ours, theirs = final[:len(final) // 2], final[len(final) // 2:]
     assert len(ours) == len(theirs) == 2
     for one, other in zip(ours, theirs, strict=True):
